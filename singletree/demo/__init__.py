@@ -1,0 +1,1 @@
+"""The demo: a shop clerk that learns, inside an unmodified agent library, which tool answers which question."""
