@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -23,12 +23,14 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """A click group that imports a subcommand's module when it is asked for."""
+    """A group that imports a subcommand's module when it is asked for.
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    Contexts and commands are untyped here: they are classes of click that typer carries under a private name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"singletree.commands.{cmd_name}")
@@ -36,7 +38,7 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
