@@ -41,8 +41,8 @@ check: .venv/.installed ## Lint, format, types, house rules, generated docs, com
 	@$(BIN)/pytest tests/house
 
 bench: .venv/.installed ## CPU per call of the proxy beside a bare pass-through; seconds per step of the last demo
-	@$(BIN)/python benchmarks/proxy_call.py
-	@$(BIN)/python benchmarks/demo_step.py
+	@$(BIN)/python -m benchmarks.proxy_call
+	@$(BIN)/python -m benchmarks.demo_step
 
 docs: .venv/.installed ## Write the generated parts of docs/ anew
 	@$(BIN)/python docs/generate.py
