@@ -16,6 +16,8 @@ from singletree.engine.errors import EngineNotInstalled
 HOME_VARIABLE = "SINGLETREE_ENGINE_HOME"
 STAMP = "singletree-engine.json"
 """Written last by the installer: {"flavor", "vllm", "lock"}. A home without it was made by hand, or is half made."""
+PARTIAL = "singletree-engine.partial"
+"""Written first and removed last: while it is there, the home is half made."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def installed(home: Path) -> InstalledEngine:
     shared machine) counts if vLLM's metadata is in it.
     """
     remedy = f"no vLLM in {home}; run `singletree engine install`, or set {HOME_VARIABLE} to the folder that has it"
-    if not (home / "bin" / "python").exists():
+    if not (home / "bin" / "python").exists() or (home / PARTIAL).exists():
         raise EngineNotInstalled(remedy)
     stamp = home / STAMP
     if stamp.is_file():

@@ -74,6 +74,12 @@ class EngineServer:
         self.stop()
         raise StartFailed(f"vLLM was not healthy after {timeout_s:.0f} s{self._last_words()}")
 
+    def wait(self) -> int:
+        """Returns vLLM's exit code once it has ended."""
+        if self.process is None:
+            raise StartFailed("vLLM was not started")
+        return self.process.wait()
+
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ends vLLM and everything it started; safe to call twice."""
         process = self.process
