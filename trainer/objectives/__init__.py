@@ -1,0 +1,1 @@
+"""One file per objective: from samples to one optimiser update and its metrics."""
