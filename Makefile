@@ -5,15 +5,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench docs clean postgres
+.PHONY: help demo test test-slow check bench docs clean postgres engine
 
 BIN := .venv/bin
 EXTRAS ?= cpu,postgres,harnesses,dev
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 
-# The engine's CPU build wants torch's CPU wheel, which PyPI itself does not carry: the official CPU index is added
-# only where pip's own configuration does not already know the wheel.
+# The trainer runs on the torch that the engine runs on, the CPU wheel, which PyPI itself does not carry: PyTorch's own
+# index is added only where pip's configuration does not already know the wheel.
 WITH_TORCH_CPU = \
 	case ",$(EXTRAS)," in *,cpu,*) \
 		if ! $(BIN)/pip install --quiet --dry-run --no-deps 'torch==2.13.0+cpu' >/dev/null 2>&1; then \
@@ -24,13 +24,13 @@ WITH_TORCH_CPU = \
 help: ## Say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: .venv/.installed .engine/.installed ## The whole loop: a small real model gets better inside an agent library
+demo: .venv/.installed engine ## The whole loop: a small real model gets better inside an agent library
 	@$(BIN)/singletree demo
 
-test: .venv/.installed .engine/.installed postgres ## All tests but the slow ones
+test: .venv/.installed engine postgres ## All tests but the slow ones
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
 
-test-slow: .venv/.installed .engine/.installed postgres ## The slow proofs
+test-slow: .venv/.installed engine postgres ## The slow proofs
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 check: .venv/.installed ## Lint, format, types, house rules, generated docs, compose file
@@ -69,9 +69,9 @@ clean: ## Remove environments, caches and runs
 	}
 	@touch $@
 
-.engine/.installed: .venv/.installed
-	@$(WITH_TORCH_CPU); $(BIN)/singletree engine install
-	@touch $@
+# Knows itself whether there is anything to do; SINGLETREE_ENGINE_HOME puts it elsewhere.
+engine: .venv/.installed
+	@$(BIN)/singletree engine install
 
 # Tests start a PostgreSQL of their own; only its programs have to be there.
 postgres:

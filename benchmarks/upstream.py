@@ -7,6 +7,7 @@ what the proxy asks for at registration is answered besides.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -87,21 +88,54 @@ WHOLE = whole_reply()
 STREAM = stream_reply()
 
 
+def probe_reply(body: dict[str, Any]) -> bytes:
+    """What a registration probe wants to see: processed logprobs, and the prompt ids that it sent."""
+    masked = {"token": "b", "logprob": -9999.0, "bytes": None}
+    entry = {"token": "a", "logprob": 0.0, "bytes": None}
+    choice: dict[str, object] = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "a"},
+        "logprobs": {"content": [entry | {"top_logprobs": [entry, masked]}]},
+        "finish_reason": "length",
+        "token_ids": [1],
+    }
+    prompt = (body.get("kv_transfer_params") or {}).get("prompt_token_ids", [1, 2, 3])
+    return orjson.dumps(envelope("chat.completion", [choice], usage=usage(), prompt_token_ids=prompt))
+
+
 async def chat(request: web.Request) -> web.StreamResponse:
     body = orjson.loads(await request.read())
-    if not body.get("stream"):
-        return web.Response(body=WHOLE, content_type="application/json")
-    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-    await response.prepare(request)
-    for event in STREAM:
-        await response.write(event)
-    await response.write_eof()
-    return response
+    if body.get("stream"):
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for event in STREAM:
+            await response.write(event)
+        await response.write_eof()
+        return response
+    is_probe = (body.get("max_tokens") or 9) <= 2
+    return web.Response(body=probe_reply(body) if is_probe else WHOLE, content_type="application/json")
+
+
+FIXED: dict[str, object] = {
+    "/health": {},
+    "/version": {"version": "0.32.0"},
+    "/v1/models": {"data": [{"id": MODEL, "max_model_len": 4096}]},
+    "/weight_info": {"weight_version": "default"},
+    "/is_paused": {"is_paused": False},
+    "/v1/chat/completions/render": {"token_ids": [1, 2, 3]},
+}
+"""Path -> the document that it always answers, whatever the method."""
+
+
+async def fixed(request: web.Request) -> web.Response:
+    return web.json_response(FIXED[request.path])
 
 
 def main() -> None:
     app = web.Application(client_max_size=2**22)
     app.router.add_post("/v1/chat/completions", chat)
+    for path in FIXED:
+        app.router.add_route("*", path, fixed)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
 
 
