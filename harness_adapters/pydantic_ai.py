@@ -1,0 +1,145 @@
+"""pydantic-ai: the user's own agent, unmodified, in a warm worker.
+
+``agent: "package.module:name"`` names one of:
+
+- an ``Agent``: shared by all rollouts. It is run on the task's ``prompt``; if it declares a ``deps_type``, the task's
+  payload is its ``deps``. Its model is replaced by the policy.
+- a callable ``factory(task, base_url, api_key)``. It returns an ``Agent`` (run likewise; the policy is put in unless
+  it has a model of its own), or an awaitable that does the whole rollout and gives pydantic-ai's run result, a string
+  or a JSON object.
+
+Measured (tests/harness_adapters/measure_construction.py): the shared agent and client cost least; an agent per rollout
+over the shared client little more; a client per rollout several times as much.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from harness_adapters.installed import require
+from harness_adapters.loading import load_object
+from harness_adapters.protocol import Endpoint, ToolCall, WorkerRun
+from harness_adapters.shared_client import make_client, rollout_key
+
+DISTRIBUTION = "pydantic-ai-slim"
+PROVED_VERSION = "2.68.0"
+
+
+@dataclass
+class PydanticAI:
+    """Adapter: see the module."""
+
+    agent: str
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    """pydantic-ai's ``ModelSettings`` for each run, e.g. ``max_tokens``."""
+    max_turns: int | None = None
+    """Model calls per rollout (``UsageLimits.request_limit``); pydantic-ai's own default if null."""
+    request_timeout_s: float = 300.0
+    workers: int = 1
+    any_version: bool = False
+    name: str = "pydantic-ai"
+
+    def check(self) -> None:
+        require(DISTRIBUTION, PROVED_VERSION, any_version=self.any_version)
+
+    def worker_spec(self) -> dict[str, Any]:
+        return {"module": __name__, "settings": asdict(self)}
+
+
+def build(settings: Mapping[str, Any]) -> WorkerRun:
+    """In the worker: load the agent once; return the coroutine function that runs it on one task."""
+    from pydantic_ai import Agent, UsageLimits, capture_run_messages
+    from pydantic_ai.models import Model
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    target = load_object(settings["agent"], what="harness.agent")
+    limits = UsageLimits(request_limit=settings["max_turns"]) if settings["max_turns"] is not None else None
+    models: dict[tuple[str, str], Model] = {}
+
+    def policy_model(endpoint: Endpoint) -> Model:
+        key = (endpoint.base_url, endpoint.model)
+        if key not in models:
+            client = make_client(endpoint.base_url, timeout_s=settings["request_timeout_s"])
+            models[key] = OpenAIChatModel(endpoint.model, provider=OpenAIProvider(openai_client=client))
+        return models[key]
+
+    async def run_agent(agent: Agent[Any, Any], task: Mapping[str, Any], endpoint: Endpoint) -> Any:
+        own_model = agent is not target and agent.model is not None
+        return await agent.run(
+            str(task.get("prompt", "")),
+            model=None if own_model else policy_model(endpoint),
+            deps=dict(task) if agent.deps_type is not type(None) else None,
+            model_settings=settings["model_settings"] or None,  # type: ignore[arg-type]
+            usage_limits=limits,
+        )
+
+    async def run(task: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+        with rollout_key(endpoint.api_key), capture_run_messages() as messages:
+            try:
+                made = target
+                if not isinstance(target, Agent):
+                    made = target(dict(task), endpoint.base_url, endpoint.api_key)
+                    made = await made if inspect.isawaitable(made) else made
+                result = await run_agent(made, task, endpoint) if isinstance(made, Agent) else made
+                return describe(result)
+            except Exception as error:
+                failure = classify(error)
+                if failure is None:
+                    raise
+                calls = [asdict(call) for call in tool_calls(messages)]
+                return {"failure": failure, "error": f"{type(error).__name__}: {error}", "tool_calls": calls}
+
+    return run
+
+
+def describe(result: Any) -> dict[str, Any]:
+    """Outcome fields of a finished run: pydantic-ai's run result, a string, or any JSON object."""
+    from pydantic_ai.run import AgentRunResult
+    from pydantic_core import to_json, to_jsonable_python
+
+    if not isinstance(result, AgentRunResult):
+        text = result if isinstance(result, str) else to_json(result).decode()
+        return {
+            "final_text": text,
+            "data": {} if isinstance(result, str) else {"output": to_jsonable_python(result)},
+        }
+    output = result.output
+    return {
+        "final_text": output if isinstance(output, str) else to_json(output).decode(),
+        "tool_calls": [asdict(call) for call in tool_calls(result.all_messages())],
+        "data": {} if isinstance(output, str) else {"output": to_jsonable_python(output)},
+    }
+
+
+def tool_calls(messages: list[Any]) -> list[ToolCall]:
+    """The calls that the model made, in order; arguments that are no JSON object stay as text."""
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+
+    calls = []
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            for part in message.parts:
+                if isinstance(part, ToolCallPart):
+                    try:
+                        arguments: Any = part.args_as_dict(raise_if_invalid=True)
+                    except (ValueError, AssertionError):
+                        arguments = part.args
+                    calls.append(ToolCall(part.tool_name, arguments))
+    return calls
+
+
+def classify(error: Exception) -> str | None:
+    """Whose fault an exception of a run is; null: the user's code or the library, which the worker reports."""
+    from pydantic_ai import exceptions
+
+    if isinstance(error, exceptions.ModelContextWindowExceededError):
+        return "agent"
+    if isinstance(error, exceptions.ModelAPIError):
+        return "upstream"
+    if isinstance(error, (exceptions.UnexpectedModelBehavior, exceptions.UsageLimitExceeded)):
+        return "agent"
+    return None

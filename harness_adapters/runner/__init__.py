@@ -1,0 +1,1 @@
+"""Runs many rollouts on one machine, within bounds, and leaves nothing behind."""

@@ -1,0 +1,188 @@
+"""``singletree run``: a harness on tasks, each rollout rewarded and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness_adapters.config import RunConfig, parse_config, read_config
+from harness_adapters.errors import ConfigError, NothingSucceeded
+from harness_adapters.runner.report import EventLog, Totals
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [-- COMMAND...]", show_default=False)
+    ] = None,
+    proxy: Annotated[str | None, typer.Option(help="The proxy's root URL.")] = None,
+    key: Annotated[str | None, typer.Option(help="Runner key.", envvar="SINGLETREE_KEY")] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option(help="The proxy's keys.json.", envvar="SINGLETREE_KEYS_FILE")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy that answers.")] = None,
+    purpose: Annotated[str | None, typer.Option(help="train or eval.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="A task's prompt; may be repeated.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Tasks as JSON lines.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="module:function, or exact, contains, exit-code, reasoning-gym, none.")
+    ] = None,
+    group_size: Annotated[int | None, typer.Option(help="Rollouts per task.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Rollouts at once.")] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds for one rollout.")] = None,
+    deadline_s: Annotated[float | None, typer.Option(help="Seconds after which a group settles.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times through the tasks; 0 is without end.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Tasks at most.")] = None,
+    rollouts: Annotated[int | None, typer.Option(help="Rollouts at most, in whole groups.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="End once the policy has had so many versions more.")
+    ] = None,
+    events: Annotated[Path | None, typer.Option(help="Append JSON events to this file.")] = None,
+) -> None:
+    """Run a harness on tasks and reward its rollouts.
+
+    Either with a file, singletree run config.yaml, or in short for any program that reads OPENAI_BASE_URL and
+    OPENAI_API_KEY: singletree run --policy P --task "text" --reward module:function -- python my_agent.py
+    """
+    given = {
+        "proxy": proxy,
+        "key": key,
+        "keys_file": str(keys_file) if keys_file else None,
+        "policy": policy,
+        "purpose": purpose,
+        "group_size": group_size,
+        "concurrency": concurrency,
+        "timeout_s": timeout_s,
+        "deadline_s": deadline_s,
+        "limit": limit,
+        "rollouts": rollouts,
+        "steps": steps,
+    }
+    config_path, command = split_arguments(arguments or [])
+    values = read_config(config_path) if config_path else {}
+    values.update({name: value for name, value in given.items() if value is not None})
+    if epochs is not None:
+        values["epochs"] = epochs or None
+    if command:
+        values["harness"] = {"kind": "command", "argv": command}
+    if task or tasks:
+        values["tasks"] = {"kind": "inline", "tasks": task} if task else {"kind": "jsonl", "path": str(tasks)}
+    if reward is not None:
+        values["reward"] = {"kind": "function", "function": reward} if ":" in reward else {"kind": reward}
+    elif command:
+        values.setdefault("reward", {"kind": "none"})
+    config = parse_config(values, where=str(config_path or "singletree run"))
+    totals = asyncio.run(run_config(config, events=events))
+    print_summary(totals)
+    if totals.stopped:
+        raise typer.Exit(130)
+    if totals.succeeded == 0:
+        raise NothingSucceeded(
+            f"no rollout succeeded ({totals.failed} failed, {totals.lost} lost): {totals.first_error}"
+        )
+
+
+def split_arguments(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """A configuration file, or the command after ``--``, or both in this order. Raises ``ConfigError``."""
+    if arguments and Path(arguments[0]).suffix in (".yaml", ".yml"):
+        rest = arguments[1:]
+        return Path(arguments[0]), rest[1:] if rest[:1] == ["--"] else rest
+    if not arguments:
+        raise ConfigError("give a configuration file, or a program after --; see: singletree run --help")
+    return None, arguments
+
+
+def runner_key(config: RunConfig) -> str:
+    """The key from the configuration, the command line or the keys file. Raises ``ConfigError`` without one."""
+    if config.keys_file is not None:
+        try:
+            keys: Any = json.loads(config.keys_file.read_text())
+            return str(keys["runner"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"cannot read the runner key from {config.keys_file} ({error}); `singletree serve` writes that file"
+            ) from None
+    if config.key:
+        return config.key
+    if Path("keys.json").is_file():
+        return runner_key(config.model_copy(update={"keys_file": Path("keys.json")}))
+    raise ConfigError("no key: pass --keys-file (the proxy's keys.json), or set SINGLETREE_KEY")
+
+
+async def run_config(config: RunConfig, *, events: Path | None = None) -> Totals:
+    """Build everything from the configuration, run it until done or signalled, and give the totals."""
+    from harness_adapters.build import all_epochs, make_adapter, make_reward, make_tasks
+    from harness_adapters.client import ControlPlane
+    from harness_adapters.runner.executors import executor_for
+    from harness_adapters.runner.local import LocalRunner, Plan
+    from harness_adapters.runner.rollout import Terms
+    from singletree.commands.run_display import LiveLine
+
+    key = runner_key(config)
+    source, reward, adapter = (
+        make_tasks(config.tasks),
+        make_reward(config.reward),
+        make_adapter(config.harness),
+    )
+    template = getattr(config.harness, "workspace", None)
+    if template is not None and not template.is_dir():
+        raise ConfigError(f"harness.workspace {template} is not a folder")
+    log = EventLog(events) if events else None
+    try:
+        async with ControlPlane(config.proxy, key) as client:
+            await client.health()
+            terms = Terms(
+                client=client,
+                executor=executor_for(adapter),
+                reward=reward,
+                runner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+                harness=adapter.name,
+                base_url=f"{client.url}/v1",
+                timeout_s=config.timeout_s,
+                score_failures=frozenset(config.reward.score_failures),
+                failure_reward=config.reward.failure_reward,
+                template=template,
+                workspaces=config.workspaces,
+                keep_workspaces=config.keep_workspaces,
+            )
+            plan = Plan(
+                policy=config.policy,
+                purpose=config.purpose,
+                concurrency=config.concurrency,
+                deadline_s=config.deadline_s,
+                group_size=config.group_size or (1 if config.purpose == "eval" else None),
+                limit=config.limit,
+                rollouts=config.rollouts,
+                steps=config.steps,
+            )
+            with LiveLine(sys.stderr) as line:
+                runner = LocalRunner(
+                    plan, terms, all_epochs(source, config.epochs), [line, *([log] if log else [])]
+                )
+                loop = asyncio.get_running_loop()
+                for signum in (signal.SIGINT, signal.SIGTERM):
+                    loop.add_signal_handler(signum, runner.stop)
+                return await runner.run()
+    finally:
+        if log is not None:
+            log.close()
+
+
+def print_summary(totals: Totals) -> None:
+    """The table at the end, on standard output."""
+    from rich.console import Console
+
+    from singletree.commands.run_display import summary_table
+
+    Console().print(summary_table(totals))
