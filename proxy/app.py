@@ -1,0 +1,119 @@
+"""The application: control plane (FastAPI) and data plane (thin ASGI) on one port, and what runs beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+from spanlog.writer import SpanWriter
+
+from proxy import asgi
+from proxy.auth import KeyRing
+from proxy.engine.health import EngineWatch
+from proxy.engine.pool import Pool
+from proxy.metrics import Metrics
+from proxy.routes import engines, groups, health, policies, rollouts, steps
+from proxy.routes.chat import DataPlane, is_data_plane
+from proxy.routes.control import add_error_handlers
+from proxy.services import Services
+from proxy.settings import Settings
+from proxy.sweeper import run_sweeper
+from spanlog.database import Database
+
+DESCRIPTION = """Control plane of Singletree: policies, engines, groups, rollouts, rewards, train steps.
+
+Agents speak to `/v1/chat/completions` on the same address, with the key that claiming a rollout returns."""
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+def create_app(settings: Settings, database: Database) -> App:
+    """The ASGI application over an open database, which stays the caller's to close. Both keys must be set."""
+    control = FastAPI(title="Singletree", version="0.1.0", description=DESCRIPTION, lifespan=_lifespan)
+    control.state.settings = settings
+    control.state.database = database
+    for module in (policies, engines, groups, rollouts, steps, health):
+        control.include_router(module.router)
+    add_error_handlers(control)
+    return App(control, settings)
+
+
+class App:
+    """Sends model calls past FastAPI, whose layers would cost more than the rest of the proxy's work."""
+
+    def __init__(self, control: FastAPI, settings: Settings) -> None:
+        self.control = control
+        self._check_host = settings.is_loopback
+
+    async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        if scope["type"] == "http":
+            if self._check_host and not _is_loopback_host(scope):
+                error = {
+                    "message": "The Host header names another machine than this one.",
+                    "code": "bad_host",
+                }
+                await asgi.send_json(send, 421, {"error": error})
+                return
+            if is_data_plane(scope["path"]):
+                await self.control.state.data_plane(scope, receive, send)
+                return
+        await self.control(scope, receive, send)
+
+
+def _is_loopback_host(scope: asgi.Scope) -> bool:
+    """A page in a browser on this machine must not reach the proxy by a name that it had resolved to loopback."""
+    for name, value in scope["headers"]:
+        if name == b"host":
+            host = value.decode("latin-1")
+            if not host.endswith("]") and host.count(":") in (1, 3, 8):
+                host = host.rpartition(":")[0]
+            return host.lower() in LOOPBACK_NAMES
+    return True
+
+
+@asynccontextmanager
+async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = control.state.settings
+    database: Database = control.state.database
+    services = _make_services(settings, database)
+    control.state.services = services
+    control.state.data_plane = DataPlane(services)
+    services.stalls.start(services.loop)
+    await services.watch.refresh()
+    background = [
+        asyncio.create_task(services.watch.run()),
+        asyncio.create_task(run_sweeper(database, services.keys, settings)),
+    ]
+    try:
+        yield
+    finally:
+        for task in background:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        services.stalls.stop()
+        await services.watch.close()
+        await asyncio.to_thread(services.writer.close)
+
+
+def _make_services(settings: Settings, database: Database) -> Services:
+    admin, runner = settings.admin_key, settings.runner_key
+    pool, metrics, writer = Pool(), Metrics(), SpanWriter(database)
+    metrics.watch_queue(lambda: writer.queue_depth)
+    metrics.watch_engines(pool.states)
+    return Services(
+        settings=settings,
+        database=database,
+        writer=writer,
+        keys=KeyRing(
+            database,
+            settings.key_cache_s,
+            admin.get_secret_value() if admin else None,
+            runner.get_secret_value() if runner else None,
+        ),
+        pool=pool,
+        watch=EngineWatch(database, pool, settings),
+        metrics=metrics,
+        loop=asyncio.get_running_loop(),
+    )

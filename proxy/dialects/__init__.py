@@ -1,0 +1,1 @@
+"""One module per API that harnesses speak: each decodes to the hub (chat-completions terms) and encodes from it."""

@@ -1,0 +1,80 @@
+"""HTTP to the engines: one aiohttp session for calls, one for health checks.
+
+A restarted vLLM serves its base weights and calls itself healthy. It cannot answer on a connection that was opened
+before the restart, so checking the weight label whenever a new connection is opened keeps every call on the weights
+that the span log names [I2].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+
+from proxy.engine.pool import EngineView
+from proxy.settings import Settings
+
+CHECK_TIMEOUT_S = 10.0
+"""For health and label: an engine that shares its cores can answer late."""
+KEEP_ALIVE_S = 60.0
+"""How long idle connections are kept; an engine that closes them sooner costs a retry."""
+
+
+class EngineClient:
+    """``verify`` is awaited before each new connection to an engine and raises to forbid it."""
+
+    def __init__(self, settings: Settings, verify: Callable[[EngineView], Awaitable[None]]) -> None:
+        self._verify = verify
+        key = settings.engine_key
+        self._auth = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._auth}
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_start.append(self._before_connecting)
+        self._calls = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=settings.upstream_connect_s, sock_read=settings.upstream_silence_s
+            ),
+            trace_configs=[trace],
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._checks = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=CHECK_TIMEOUT_S),
+            headers=self._auth,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def chat(self, engine: EngineView, body: bytes) -> aiohttp.ClientResponse:
+        """Sends a chat-completions call; returns when the headers are there. Raises aiohttp.ClientError."""
+        return await self._calls.post(
+            engine.base_url + "/v1/chat/completions",
+            data=body,
+            headers=self._headers,
+            allow_redirects=False,
+            trace_request_ctx=engine,
+        )
+
+    async def is_healthy(self, engine: EngineView) -> bool:
+        """vLLM: /health. Others have no such route: any answer will do. Raises aiohttp.ClientError, TimeoutError."""
+        path = "/health" if engine.kind == "vllm" else "/v1/models"
+        async with self._checks.get(engine.base_url + path) as response:
+            return response.status == 200 or engine.kind != "vllm"
+
+    async def weight_label(self, engine: EngineView) -> str:
+        """The label of the weights that the engine serves. Raises aiohttp.ClientError, TimeoutError, KeyError."""
+        async with self._checks.get(engine.base_url + "/weight_info") as response:
+            response.raise_for_status()
+            document: dict[str, Any] = await response.json()
+            return document["weight_version"]
+
+    async def close(self) -> None:
+        await self._calls.close()
+        await self._checks.close()
+
+    async def _before_connecting(
+        self, _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object
+    ) -> None:
+        engine: EngineView = context.trace_request_ctx
+        await self._verify(engine)

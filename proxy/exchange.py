@@ -1,0 +1,216 @@
+"""One model call, from the engine's reply to the caller's last byte. Keeps I3.
+
+Order of things: ask an engine (again, while nothing was sent) → stream what comes, up to the chunk that carries a
+finish reason → hold everything from there on → commit the span → let the rest out. A reply that is not streamed is held
+whole. So whoever has seen an end of a reply can rely on its span; if the commit fails, the caller sees an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import orjson
+import structlog
+
+from proxy import asgi, contract, sse, upstream
+from proxy.auth import Caller
+from proxy.capture import Capture
+from proxy.dialects import chat
+from proxy.draft import build_draft
+from proxy.engine.pool import EngineView
+from proxy.errors import ClientGone, UpstreamFailed
+from proxy.services import Services
+from spanlog.states import PolicyKind, SpanStatus
+
+RETRY_BASE_S = 0.2
+CLIENT_CLOSED = 499
+"""Status recorded where the caller left; nginx's number, nothing is sent."""
+DONE = sse.encode(b"[DONE]")
+
+log = structlog.get_logger("proxy.calls")
+
+
+class Exchange:
+    """``raw`` is the request's body as it came, ``request`` the same decoded."""
+
+    def __init__(
+        self, services: Services, caller: Caller, raw: bytes, request: dict[str, Any], started_at: float
+    ) -> None:
+        self.services = services
+        self.caller = caller
+        self.raw = raw
+        self.started_at = started_at
+        self.asked = chat.read_asked(request)
+        if caller.policy_kind == PolicyKind.TRAIN:
+            self.contract = contract.apply_training(request, caller.sampling)
+        else:
+            self.contract = contract.pass_through(request)
+        self.capture = Capture()
+        self.engine: EngineView | None = None
+        self.http_status = 200
+        self._headers_sent = False
+
+    async def run(self, receive: asgi.Receive, send: asgi.Send) -> None:
+        """Answers the call. Raises Refusal where nothing was asked of any engine."""
+        try:
+            async with asgi.CancelOnDisconnect(receive):
+                held = await self._ask(send)
+        except ClientGone:
+            self.http_status = CLIENT_CLOSED
+            await self._commit(SpanStatus.ABORTED)
+            return
+        except UpstreamFailed as error:
+            self.http_status = error.status
+            await self._commit(SpanStatus.REFUSED if error.status < 500 else SpanStatus.UPSTREAM_ERROR, error)
+            await self._send_error(send, error)
+            return
+        if await self._commit(SpanStatus.OK):
+            await self._release(send, held)
+        else:
+            self.http_status = 503
+            await self._send_error(send, _NOT_COMMITTED)
+
+    async def _ask(self, send: asgi.Send) -> bytes:
+        """Tries engines until one has replied; returns what is held back until the commit."""
+        settings, pool = self.services.settings, self.services.pool
+        avoid: str | None = None
+        for attempt in range(1, settings.upstream_tries + 1):
+            try:
+                with pool.use(self.caller.policy_id, self.caller.rollout_id, avoid) as engine:
+                    return await self._attempt(engine, send)
+            except UpstreamFailed as error:
+                log.info("engine failed", engine=avoid, attempt=attempt, error=error.message)
+                if self._headers_sent or not error.retryable or attempt == settings.upstream_tries:
+                    raise
+                avoid = self.engine.id if self.engine else None
+            self.services.metrics.retries.inc()
+            await asyncio.sleep(RETRY_BASE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _attempt(self, engine: EngineView, send: asgi.Send) -> bytes:
+        self.engine = engine
+        self.capture = Capture()
+        body = dict(self.contract.body, model=self.caller.model)
+        if engine.kind == "vllm":
+            chat.add_capture(body)
+        async with upstream.open_call(self.services.watch.client, engine, body) as response:
+            held = await (self._stream(response, send) if self.asked.stream else self._whole(response))
+        if self.capture.finish_reason == "abort":
+            raise _aborted()
+        return held
+
+    async def _whole(self, response: Any) -> bytes:
+        reply = upstream.parse(await response.read())
+        if not reply.get("choices"):
+            raise UpstreamFailed("The engine's reply has no choices.")
+        self.capture.take_reply(reply)
+        if self._is_capturing:
+            chat.clean_reply(reply, self.asked)
+        elif self.asked.model is not None:
+            reply["model"] = self.asked.model
+        return orjson.dumps(reply)
+
+    async def _stream(self, response: Any, send: asgi.Send) -> bytes:
+        parser, held, ended, done = sse.SseParser(), [], False, False
+        try:
+            while not done and (data := await response.content.readany()):
+                now = time.time()
+                ready = []
+                for payload in parser.feed(data):
+                    if payload == b"[DONE]":
+                        done = True
+                        break
+                    chunk = upstream.parse(payload)
+                    ended = self.capture.take_chunk(chunk, now) or ended
+                    if event := self._encode(chunk):
+                        (held if ended else ready).append(event)
+                if ready:
+                    await self._send_events(send, b"".join(ready))
+        except (TimeoutError, OSError):  # aiohttp's connection errors among them
+            if not ended:
+                raise
+        if not ended:
+            raise UpstreamFailed(
+                "The engine's stream ended without a finish reason.", code="engine_broke_off"
+            )
+        if done:
+            await upstream.finish_stream(response)
+        return b"".join(held) + DONE
+
+    @property
+    def _is_capturing(self) -> bool:
+        return self.engine is not None and self.engine.kind == "vllm"
+
+    def _encode(self, chunk: dict[str, Any]) -> bytes | None:
+        if self._is_capturing:
+            if not chat.clean_chunk(chunk, self.asked):
+                return None
+        elif self.asked.model is not None and "model" in chunk:
+            chunk["model"] = self.asked.model
+        return sse.encode(orjson.dumps(chunk))
+
+    async def _send_events(self, send: asgi.Send, events: bytes) -> None:
+        """Sends a part of the stream. If the caller is slow to take it, later arrival times are not exact [I2]."""
+        if not self._headers_sent:
+            self._headers_sent = True
+            await asgi.start(send, 200, asgi.EVENT_STREAM, (b"cache-control", b"no-cache"))
+        before = time.monotonic()
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+        if time.monotonic() - before > self.services.stalls.limit_s:
+            self.capture.times_exact = False
+
+    async def _commit(self, status: SpanStatus, error: UpstreamFailed | None = None) -> bool:
+        """Hands the span to the writer and waits until it is durable. Returns False if the database refused it."""
+        if self.services.stalls.stalled_at >= self.started_at:
+            self.capture.times_exact = False
+        metrics = self.services.metrics
+        draft = build_draft(self, status, error)
+        before = time.monotonic()
+        try:
+            await asyncio.wrap_future(self.services.writer.submit(draft))
+        except Exception as failure:  # whatever it is, the caller must not be told that its call is on record
+            metrics.commit_failures.inc()
+            log.error(
+                "span not committed",
+                rollout=self.caller.rollout_id,
+                error=f"{type(failure).__name__}: {failure}",
+            )
+            return False
+        metrics.commit_latency.observe(time.monotonic() - before)
+        metrics.spans.labels(status, draft.untrainable_reason or "").inc()
+        return True
+
+    async def _release(self, send: asgi.Send, held: bytes) -> None:
+        if not self.asked.stream:
+            await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(held)))
+            await send({"type": "http.response.body", "body": held})
+            return
+        if not self._headers_sent:
+            await asgi.start(send, 200, asgi.EVENT_STREAM, (b"cache-control", b"no-cache"))
+        await send({"type": "http.response.body", "body": held})
+
+    async def _send_error(self, send: asgi.Send, error: UpstreamFailed) -> None:
+        """The engine's own error document if it sent one. In a stream that has begun: an error event, then the end."""
+        document = error.body or chat.error_body(
+            error.message, kind=chat.error_kind(error.status), code=error.code
+        )
+        if self._headers_sent:
+            await send({"type": "http.response.body", "body": sse.encode(orjson.dumps(document))})
+            return
+        extra = [(b"retry-after", error.retry_after.encode("latin-1"))] if error.retry_after else []
+        await asgi.send_json(send, error.status, document, *extra)
+
+
+def _aborted() -> UpstreamFailed:
+    return UpstreamFailed("The engine aborted the call.", status=503, code="engine_aborted", retry_after="1")
+
+
+_NOT_COMMITTED = UpstreamFailed(
+    "The reply could not be recorded and is withheld: see the proxy's log, then try again.",
+    status=503,
+    code="span_not_committed",
+    retry_after="1",
+)

@@ -1,0 +1,117 @@
+"""Bodies of the control plane. Unknown fields are refused, so that a misspelt option is not silently ignored."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator
+
+Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""An id that the caller chose. Safe in URLs, paths and weight labels."""
+Purpose = Literal["train", "eval"]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sampling(Body):
+    """The sampling parameters that the proxy owns under a training policy."""
+
+    temperature: float = Field(1.0, ge=0)
+    """Logged logprobs are of logits divided by it."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1)
+    """0 or -1: no limit."""
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, gt=0)
+
+
+class PolicyBody(Body):
+    kind: Literal["train", "frozen"]
+    """``train``: weights change, the sampling contract holds. ``frozen``: requests pass as they are."""
+    model: str = Field(min_length=1)
+    """The model's name on its engines (``--served-model-name``)."""
+    sampling: Sampling = Sampling()
+    group_size: int = Field(8, ge=1)
+    """Rollouts per group when the caller does not say."""
+    rollouts_per_step: int = Field(0, ge=0)
+    """Rollouts that one optimiser step consumes; 0 switches admission control off."""
+    max_staleness: int = Field(0, ge=0)
+    """In-flight plus unconsumed rollouts stay at or below (this + 1) x ``rollouts_per_step``."""
+
+
+class EngineBody(Body):
+    policy: Id
+    base_url: HttpUrl
+    """Root URL, with or without ``/v1``."""
+    kind: Literal["vllm", "openai"] = "vllm"
+    """``openai``: any OpenAI-compatible server; its replies carry no token ids."""
+
+
+class TaskBody(Body):
+    id: Id | None = None
+    source: str | None = None
+    payload: dict[str, Any] = {}
+    """What the harness adapter and the reward function are given."""
+
+
+class GroupBody(Body):
+    id: Id | None = None
+    """Makes the call idempotent."""
+    policy: Id
+    task: TaskBody
+    size: int | None = Field(None, ge=1, le=10_000)
+    """Default: the policy's ``group_size``."""
+    purpose: Purpose = "train"
+    deadline_s: float = Field(3600.0, gt=0, le=30 * 86400, allow_inf_nan=False)
+    """Seconds from now after which it settles with what it has."""
+
+
+class RolloutBody(Body):
+    id: Id | None = None
+    """Makes the call idempotent."""
+    policy: Id
+    task: TaskBody
+    purpose: Purpose = "train"
+    deadline_s: float = Field(3600.0, gt=0, le=30 * 86400, allow_inf_nan=False)
+
+
+class ClaimBody(Body):
+    runner: str = Field(min_length=1, max_length=200)
+    """Who claims it; the same runner may claim again and gets a new key."""
+    harness: str | None = None
+
+
+class HeartbeatBody(Body):
+    runner: str = Field(min_length=1, max_length=200)
+
+
+class RewardBody(Body):
+    name: str = Field("reward", min_length=1, max_length=200)
+    """``reward`` is the one that trains."""
+    value: float = Field(strict=True)
+    """A finite number. Leave the event out where there is no reward: missing is not zero."""
+    source: str = "runner"
+    idempotency_key: str | None = Field(None, max_length=400)
+    """The same key again is the same event."""
+    span_id: str | None = None
+    """The turn that it rewards; null for the whole rollout."""
+
+    @field_validator("value")
+    @classmethod
+    def _finite(cls, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("a reward must be a finite number: leave the event out where there is none")
+        return value
+
+
+class FinishBody(Body):
+    state: Literal["succeeded", "failed"]
+    error: str | None = None
+    info: dict[str, Any] = {}
+    """What to keep: exit status, output tail, durations."""
+    rewards: list[RewardBody] = []
+    """Added in the same transaction as the end."""

@@ -1,0 +1,62 @@
+"""Settings of the proxy, from the environment (prefix ``SINGLETREE_``) or the options of ``singletree serve``."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SINGLETREE_", extra="ignore")
+
+    database_url: str = "sqlite:///singletree.db"
+    """Where the span log lives: ``sqlite:///path`` (one proxy) or ``postgresql://user@host/name`` (any number)."""
+    durability: Literal["full", "async"] = "full"
+    """``full``: an answered call survives a power cut. ``async``: it survives a crash of the process only."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond loopback, configured keys are required."""
+    port: int = Field(8700, ge=0, le=65535)
+    """0 takes a free port."""
+
+    admin_key: SecretStr | None = None
+    """Key for everything on the control plane. Unset on loopback: made once and written to ``keys_file``."""
+    runner_key: SecretStr | None = None
+    """Key for groups, rollouts, rewards and reading. Unset on loopback: made once and written to ``keys_file``."""
+    keys_file: Path | None = None
+    """Where generated keys are kept (mode 0600); default: ``keys.json`` beside the SQLite file."""
+    engine_key: SecretStr | None = None
+    """Bearer key sent to engines (vLLM's ``--api-key``)."""
+
+    max_body_bytes: int = Field(32 * 2**20, ge=1024)
+    """Larger request bodies are refused with 413."""
+    key_cache_s: float = Field(2.0, ge=0)
+    """How long a key's rollout is remembered without asking the database. A reply that arrives after its rollout
+    ended is marked late in any case."""
+    upstream_tries: int = Field(3, ge=1, le=10)
+    """Tries of one call, as long as nothing was sent to the caller."""
+    upstream_connect_s: float = Field(5.0, gt=0)
+    """Time-out for opening a connection to an engine. Shorter than an engine's restart, so that a checked label is
+    still true when the connection opens."""
+    upstream_silence_s: float = Field(1800.0, gt=0)
+    """Longest silence of an engine within one call; generous, since requests wait while weights are swapped."""
+    engine_poll_s: float = Field(1.0, gt=0)
+    """Interval of health checks, and of reading engine states from the database."""
+    sweep_s: float = Field(1.0, gt=0)
+    """Interval of looking for lost rollouts and groups that are due."""
+    heartbeat_timeout_s: float = Field(60.0, gt=0)
+    """A running rollout without a heartbeat for this long is abandoned."""
+    drain_s: float = Field(30.0, ge=0)
+    """On SIGTERM: how long calls in flight may take to finish."""
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

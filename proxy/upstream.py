@@ -1,0 +1,95 @@
+"""One attempt at an engine: send the call, read the reply, and say in one way what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+
+from proxy.dialects.chat import loads
+from proxy.engine.client import EngineClient
+from proxy.engine.pool import EngineView
+from proxy.errors import UpstreamFailed
+
+RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+MAX_ERROR_BYTES = 1_000_000
+END_OF_STREAM_S = 0.5
+"""How long to wait for the end of a body whose last event has come, so that its connection can be used again."""
+
+
+@asynccontextmanager
+async def open_call(
+    client: EngineClient, engine: EngineView, body: dict[str, Any]
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The engine's reply to a call, status 200, still to be read. Leaving the block early stops the engine's work.
+
+    Raises UpstreamFailed, also for what breaks within the block.
+    """
+    response: aiohttp.ClientResponse | None = None
+    try:
+        response = await client.chat(engine, orjson.dumps(body))
+        if response.status != 200:
+            raise await _failure(response)
+        yield response
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UpstreamFailed(
+            f"Engine '{engine.id}' at {engine.base_url} failed: {error or type(error).__name__}. Is it running?",
+            code="engine_unreachable" if response is None else "engine_broke_off",
+        ) from error
+    finally:
+        if response is not None:
+            response.close()  # after the last byte the connection is back in the pool already, and this does nothing
+
+
+def parse(payload: bytes) -> dict[str, Any]:
+    """A reply or chunk. Raises UpstreamFailed where it is not an object, or is an error that the engine sent."""
+    try:
+        document = loads(payload)
+    except ValueError as error:
+        raise UpstreamFailed(f"The engine sent something that is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise UpstreamFailed("The engine sent JSON that is not an object.")
+    if document.get("error"):
+        raise UpstreamFailed(_message(document) or "The engine reported an error.", body=document)
+    return document
+
+
+async def finish_stream(response: aiohttp.ClientResponse) -> None:
+    """Reads on to the body's end, but not for long."""
+    try:
+        async with asyncio.timeout(END_OF_STREAM_S):
+            while not response.content.at_eof():
+                await response.content.readany()
+    except (TimeoutError, aiohttp.ClientError):
+        response.close()
+
+
+async def _failure(response: aiohttp.ClientResponse) -> UpstreamFailed:
+    """The engine's error, with its status and message kept."""
+    raw = await response.content.read(MAX_ERROR_BYTES)
+    try:
+        document = loads(raw)
+    except ValueError:
+        document = None
+    message = (
+        _message(document)
+        or raw[:500].decode("utf-8", "replace")
+        or f"The engine answered {response.status}."
+    )
+    return UpstreamFailed(
+        message,
+        status=response.status if response.status >= 400 else 502,
+        body=document if isinstance(document, dict) and isinstance(document.get("error"), dict) else None,
+        retryable=response.status in RETRY_STATUSES,
+        retry_after=response.headers.get("Retry-After"),
+    )
+
+
+def _message(document: Any) -> str | None:
+    error = document.get("error") if isinstance(document, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else None

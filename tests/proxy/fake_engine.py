@@ -1,0 +1,235 @@
+"""A stand-in for vLLM that can fail in every way that a real one was seen to fail, and answers at once.
+
+It speaks the routes that the proxy uses, in the shapes of vLLM 0.32. Real behaviour is tested against real vLLM; this
+is for faults and for speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+PROMPT_IDS = [1, 2, 3]
+TOKENS = [(10, "Hel", -0.5), (11, "lo ", -0.25), (12, "wörld", -1.5), (13, "", -0.125)]
+"""Id, text and logprob of what it "samples"; the last is the end of turn."""
+MODEL = "fake-model"
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the next ``times`` calls."""
+
+    kind: str
+    times: int = 10**9
+    argument: Any = None
+
+
+@dataclass
+class FakeEngine:
+    label: str = "default"
+    fault: Fault | None = None
+    token_delay_s: float = 0.0
+    processed: bool = True
+    closed_routes: set[str] = field(default_factory=set)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    running: int = 0
+    cut_off: int = 0
+    """Calls whose caller left before the end."""
+    url: str = ""
+    before_finish: Callable[[], Awaitable[None]] | None = None
+
+    def start(self) -> FakeEngine:
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+
+        async def serve() -> None:
+            app = web.Application(client_max_size=2**26)
+            app.router.add_route("*", "/{path:.*}", self._handle)
+            self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+            await self._runner.setup()
+            site = web.TCPSite(self._runner, "127.0.0.1", 0)
+            await site.start()
+            self.url = "http://127.0.0.1:%d" % site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+            ready.set()
+
+        self._loop.run_until_complete(serve())
+        self._loop.run_forever()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        path = "/" + request.match_info["path"]
+        if path in self.closed_routes:
+            return web.json_response({"error": {"message": "closed"}}, status=403)
+        fixed: dict[str, Any] = {
+            "/health": {},
+            "/version": {"version": "0.32.0"},
+            "/weight_info": {"weight_version": self.label},
+            "/is_paused": {"is_paused": False},
+            "/v1/models": {"data": [{"id": MODEL, "max_model_len": 512}]},
+            "/v1/chat/completions/render": {"token_ids": PROMPT_IDS},
+        }
+        if path in fixed:
+            return web.json_response(fixed[path])
+        if path != "/v1/chat/completions":
+            return web.json_response({"error": {"message": f"no route {path}"}}, status=404)
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        self.running += 1
+        try:
+            return await self._chat(request, body)
+        except (asyncio.CancelledError, ConnectionError):
+            self.cut_off += 1
+            raise
+        finally:
+            self.running -= 1
+
+    def _take_fault(self) -> Fault:
+        fault = self.fault
+        if fault is None or fault.times <= 0:
+            return Fault("none")
+        fault.times -= 1
+        return fault
+
+    async def _chat(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        fault = self._take_fault()
+        if fault.kind == "status":
+            status, message = fault.argument
+            error = {"message": message, "type": "BadRequestError", "param": None, "code": status}
+            return web.json_response({"error": error}, status=status, headers={"Retry-After": "7"})
+        if fault.kind == "reset":
+            assert request.transport is not None
+            request.transport.abort()
+            await asyncio.sleep(10)
+        if body.get("stream"):
+            return await self._stream(request, body, fault)
+        for _ in TOKENS:
+            await asyncio.sleep(self.token_delay_s)
+        if self.before_finish:
+            await self.before_finish()
+        reply = self.reply(body, fault)
+        return web.Response(body=json.dumps(reply).encode(), content_type="application/json")
+
+    async def _stream(self, request: web.Request, body: dict[str, Any], fault: Fault) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        if fault.kind == "raw":
+            for piece in fault.argument:
+                await response.write(piece)
+                await asyncio.sleep(0.002)
+            return response
+        chunks = self.chunks(body, fault)
+        for index, chunk in enumerate(chunks):
+            if fault.kind == "reset_after" and index == fault.argument:
+                assert request.transport is not None
+                await asyncio.sleep(0.02)
+                request.transport.abort()
+                await asyncio.sleep(10)
+            if index == len(chunks) - 2 and self.before_finish:
+                await self.before_finish()
+            await response.write(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
+            await asyncio.sleep(self.token_delay_s)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def entries(self, fault: Fault) -> list[dict[str, Any]]:
+        entries = [
+            {"token": text, "logprob": logprob, "bytes": None, "top_logprobs": []}
+            for _, text, logprob in TOKENS
+        ]
+        odd = {"nan": float("nan"), "null": None, "masked": -9999.0, "positive": 0.5}
+        if fault.kind in odd:
+            entries[1]["logprob"] = odd[fault.kind]
+        return entries
+
+    def usage(self) -> dict[str, int]:
+        return {"prompt_tokens": len(PROMPT_IDS), "completion_tokens": len(TOKENS), "total_tokens": 7}
+
+    def reply(self, body: dict[str, Any], fault: Fault) -> dict[str, Any]:
+        sent = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        entries = self.entries(fault)
+        if body.get("top_logprobs"):  # a probe of the logprobs mode
+            for entry in entries:
+                entry["logprob"] = 0.0 if self.processed else entry["logprob"]
+                other = -9999.0 if self.processed else -2.0
+                entry["top_logprobs"] = [
+                    {"token": entry["token"], "logprob": 0.0},
+                    {"token": "?", "logprob": other},
+                ]
+        if fault.kind == "extra_logprob":
+            entries = [*entries, entries[0]]
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": {"role": "assistant", "content": "".join(text for _, text, _ in TOKENS)},
+            "logprobs": {"content": entries},
+            "finish_reason": "abort" if fault.kind == "abort" else "stop",
+            "stop_reason": None,
+            "token_ids": [token for token, _, _ in TOKENS],
+            "routed_experts": None,
+        }
+        if fault.kind == "missing_ids":
+            del choice["token_ids"]
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body.get("model"),
+            "choices": [choice],
+            "usage": self.usage(),
+            "prompt_logprobs": None,
+            "prompt_token_ids": sent or PROMPT_IDS,
+            "kv_transfer_params": None,
+        }
+
+    def chunks(self, body: dict[str, Any], fault: Fault) -> list[dict[str, Any]]:
+        base = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": body.get("model"),
+        }
+        first = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        chunks: list[dict[str, Any]] = [{**base, "choices": [first], "prompt_token_ids": PROMPT_IDS}]
+        for index, ((token, text, _), entry) in enumerate(zip(TOKENS, self.entries(fault), strict=True)):
+            last = index == len(TOKENS) - 1
+            choice: dict[str, Any] = {
+                "index": 0,
+                "delta": {"content": text} if text else {},
+                "logprobs": {
+                    "content": [entry, entry] if fault.kind == "extra_logprob" and last else [entry]
+                },
+                "finish_reason": ("abort" if fault.kind == "abort" else "stop") if last else None,
+                "token_ids": [token],
+            }
+            if last:
+                choice["stop_reason"] = None
+            if fault.kind == "missing_ids":
+                del choice["token_ids"]
+            chunks.append({**base, "choices": [choice]})
+        if (body.get("stream_options") or {}).get("include_usage"):
+            chunks.append({**base, "choices": [], "usage": self.usage()})
+        return chunks
