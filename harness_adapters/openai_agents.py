@@ -21,7 +21,7 @@ from typing import Any
 from harness_adapters.installed import require
 from harness_adapters.loading import load_object
 from harness_adapters.protocol import Endpoint, ToolCall, WorkerRun
-from harness_adapters.shared_client import make_client, rollout_key
+from harness_adapters.shared_client import make_client
 
 DISTRIBUTION = "openai-agents"
 PROVED_VERSION = "0.24.0"
@@ -55,43 +55,38 @@ def build(settings: Mapping[str, Any]) -> WorkerRun:
     set_tracing_disabled(True)
     target = load_object(settings["agent"], what="harness.agent")
     model_settings = ModelSettings(**settings["model_settings"]) if settings["model_settings"] else None
-    configs: dict[tuple[str, str], RunConfig] = {}
 
     def run_config(endpoint: Endpoint) -> RunConfig:
-        key = (endpoint.base_url, endpoint.model)
-        if key not in configs:
-            client = make_client(endpoint.base_url, timeout_s=settings["request_timeout_s"])
-            configs[key] = RunConfig(
-                # A model instance, since the provider would cut "a/b" names at the slash.
-                model=OpenAIProvider(openai_client=client, use_responses=False).get_model(endpoint.model),
-                model_settings=model_settings,
-                tracing_disabled=True,
-            )
-        return configs[key]
+        client = make_client(endpoint, timeout_s=settings["request_timeout_s"])
+        return RunConfig(
+            # A model instance, since the provider would cut "a/b" names at the slash.
+            model=OpenAIProvider(openai_client=client, use_responses=False).get_model(endpoint.model),
+            model_settings=model_settings,
+            tracing_disabled=True,
+        )
 
     async def run(task: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-        with rollout_key(endpoint.api_key):
-            try:
-                made = target
-                if not isinstance(target, Agent):
-                    made = target(dict(task), endpoint.base_url, endpoint.api_key)
-                    made = await made if inspect.isawaitable(made) else made
-                if isinstance(made, Agent):
-                    made = await Runner.run(
-                        made,
-                        str(task.get("prompt", "")),
-                        context=dict(task),
-                        max_turns=settings["max_turns"],
-                        run_config=run_config(endpoint),
-                    )
-                return describe(made)
-            except Exception as error:
-                failure = classify(error)
-                if failure is None:
-                    raise
-                items = getattr(getattr(error, "run_data", None), "new_items", [])
-                calls = [asdict(call) for call in tool_calls(items)]
-                return {"failure": failure, "error": f"{type(error).__name__}: {error}", "tool_calls": calls}
+        try:
+            made = target
+            if not isinstance(target, Agent):
+                made = target(dict(task), endpoint.base_url, endpoint.api_key)
+                made = await made if inspect.isawaitable(made) else made
+            if isinstance(made, Agent):
+                made = await Runner.run(
+                    made,
+                    str(task.get("prompt", "")),
+                    context=dict(task),
+                    max_turns=settings["max_turns"],
+                    run_config=run_config(endpoint),
+                )
+            return describe(made)
+        except Exception as error:
+            failure = classify(error)
+            if failure is None:
+                raise
+            items = getattr(getattr(error, "run_data", None), "new_items", [])
+            calls = [asdict(call) for call in tool_calls(items)]
+            return {"failure": failure, "error": f"{type(error).__name__}: {error}", "tool_calls": calls}
 
     return run
 

@@ -121,12 +121,10 @@ async def finish_despite_cancellation(work: Coroutine[Any, Any, None]) -> None:
         raise cancelled
 
 
-async def end_process(
-    process: asyncio.subprocess.Process | None, marker: str, grace_s: float = GRACE_S
-) -> None:
-    """SIGTERM to the group and to strays, SIGKILL to what is left after ``grace_s`` seconds."""
+async def end_process(process: asyncio.subprocess.Process | None, marker: str) -> None:
+    """SIGTERM to the group and to strays, SIGKILL to what is left after ``GRACE_S`` seconds."""
     group = process.pid if process is not None else None
-    give_up_at = time.monotonic() + grace_s
+    give_up_at = time.monotonic() + GRACE_S
     alive = signal_all(group, marker, signal.SIGTERM)
     while alive and time.monotonic() < give_up_at:
         await asyncio.sleep(0.05)

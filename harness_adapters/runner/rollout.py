@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,21 +74,13 @@ async def run_rollout(terms: Terms, rollout_id: str, group_id: str, task: Task) 
     except (Conflict, NotFound) as error:
         return Result(rollout_id, group_id, "lost", failure="stopped", error=str(error))
     endpoint = Endpoint(terms.base_url, claim["key"], claim["policy"]["id"])
-    outcome = Outcome(failure="stopped", error="the runner was stopped")
-    rewards: dict[str, float] = {}
     try:
-        with workspace(terms, rollout_id) as folder:
-            job = Job(rollout_id, task, endpoint, folder, folder.with_name("scratch"), terms.timeout_s)
-            async with heartbeats(terms, rollout_id):
-                outcome = await terms.executor.run(job)
-                outcome.workspace = folder
-                rewards = await reward_of(terms, task, outcome)
+        outcome, rewards = await while_claimed(terms, rollout_id, attempt(terms, rollout_id, task, endpoint))
+    except EndedElsewhere as error:
+        return Result(rollout_id, group_id, "lost", failure="stopped", error=str(error))
     except asyncio.CancelledError:
-        outcome = Outcome(failure="stopped", error="the runner was stopped")
-        await finish_despite_cancellation(finish_stopped(terms, rollout_id, outcome))
+        await finish_despite_cancellation(finish_stopped(terms, rollout_id))
         raise
-    except OSError as error:
-        outcome = Outcome(failure="error", error=f"workspace: {error}")
     result = Result(
         rollout_id,
         group_id,
@@ -101,6 +93,58 @@ async def run_rollout(terms: Terms, rollout_id: str, group_id: str, task: Task) 
     if not await finish(terms, result, outcome):
         result.state = "lost"
     return result
+
+
+async def attempt(
+    terms: Terms, rollout_id: str, task: Task, endpoint: Endpoint
+) -> tuple[Outcome, dict[str, float]]:
+    """Run the harness in a workspace and reward it while the workspace is there."""
+    try:
+        with workspace(terms, rollout_id) as folder:
+            job = Job(rollout_id, task, endpoint, folder, folder.with_name("scratch"), terms.timeout_s)
+            outcome = await terms.executor.run(job)
+            outcome.workspace = folder
+            return outcome, await reward_of(terms, task, outcome)
+    except OSError as error:
+        return Outcome(failure="error", error=f"workspace: {error}"), {}
+
+
+class EndedElsewhere(Exception):
+    """The proxy ended the rollout while it ran: its group's deadline passed, or its heartbeats did not arrive."""
+
+
+async def while_claimed(
+    terms: Terms, rollout_id: str, work: Coroutine[Any, Any, tuple[Outcome, dict[str, float]]]
+) -> tuple[Outcome, dict[str, float]]:
+    """Do ``work`` with a heartbeat beside it; ends it, and raises ``EndedElsewhere``, once the proxy refuses those."""
+    working = asyncio.create_task(work)
+    beating = asyncio.create_task(beat(terms, rollout_id))
+    try:
+        await asyncio.wait([working, beating], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise EndedElsewhere(beating.result())
+    finally:
+        working.cancel()
+        beating.cancel()
+        await finish_despite_cancellation(settled(working, beating))
+
+
+async def settled(*tasks: asyncio.Task[Any]) -> None:
+    """Wait until all have ended, however."""
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def beat(terms: Terms, rollout_id: str) -> str:
+    """Tell the proxy every ``HEARTBEAT_S`` seconds that the rollout lives; returns its words once it says it does not."""
+    while True:
+        await asyncio.sleep(HEARTBEAT_S)
+        try:
+            await terms.client.heartbeat(rollout_id, runner=terms.runner)
+        except (Conflict, NotFound) as error:
+            return str(error)
+        except ControlPlaneError:
+            continue  # it may come back in time
 
 
 async def reward_of(terms: Terms, task: Task, outcome: Outcome) -> dict[str, float]:
@@ -151,12 +195,12 @@ async def finish(terms: Terms, result: Result, outcome: Outcome) -> bool:
         return row.get("state") == result.state
 
 
-async def finish_stopped(terms: Terms, rollout_id: str, outcome: Outcome) -> None:
+async def finish_stopped(terms: Terms, rollout_id: str) -> None:
     """Tell the proxy that the runner stopped; best effort, for a stop must not hang."""
     with contextlib.suppress(ControlPlaneError, TimeoutError):
         async with asyncio.timeout(STOP_WAIT_S):
             await terms.client.finish(
-                rollout_id, state="failed", error=outcome.error, info={"failure": "stopped"}
+                rollout_id, state="failed", error="the runner was stopped", info={"failure": "stopped"}
             )
 
 
@@ -185,22 +229,3 @@ def remove_tree(folder: Path) -> None:
                 with contextlib.suppress(OSError):
                     path.chmod(0o700)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.asynccontextmanager
-async def heartbeats(terms: Terms, rollout_id: str):  # noqa: ANN201 (an async context manager)
-    """Tell the proxy every ``HEARTBEAT_S`` seconds that the rollout lives."""
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            with contextlib.suppress(ControlPlaneError):
-                await terms.client.heartbeat(rollout_id, runner=terms.runner)
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
