@@ -1,0 +1,133 @@
+"""A real vLLM whose load really fails, beside one whose load does not; restarts; tied heads.
+
+The tests of this module share a second engine and run in the order in which they stand: the one that breaks it comes
+before the one that restarts it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save
+
+from spanlog.states import EngineState
+from tests.conftest import StartEngine
+from tests.engine_fixture import EngineProcess
+from tests.publish.fault_proxy import Fault, fault_proxy, replaced_during, truncated_during
+from tests.publish.world import POLICY, Stream, World, complete, control_state
+from tests.rescore import TOLERANCE, largest_gap
+from tests.tiny_model import build_tiny_model
+from trainer.publish import SwapStatus
+from trainer.publish.errors import PublishFailed
+
+pytestmark = pytest.mark.engine
+
+PROMPT = [1, 50, 60, 70, 80, 2]
+
+
+@pytest.fixture(scope="module")
+def second(start_engine: StartEngine, tiny_model: Path) -> EngineProcess:
+    """Another engine with the same base weights."""
+    return start_engine(tiny_model)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    return build_tiny_model(tmp_path / "v1", seed=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World.create(tmp_path)
+    yield made
+    made.database.close()
+
+
+def serves(base_url: str, folder: Path) -> bool:
+    """Whether the engine computes with exactly the weights in ``folder``."""
+    choice = complete(base_url, PROMPT, 32)["choices"][0]
+    return largest_gap(folder, PROMPT, choice["token_ids"], choice["logprobs"]["token_logprobs"]) < TOLERANCE
+
+
+def test_where_no_engine_loads_the_former_weights_come_back(
+    second: EngineProcess, world: World, trained: Path, tiny_model: Path
+) -> None:
+    """The engine is paused with half a model in it; version 0 is loaded again and it goes on."""
+    cut = Fault("singletree_load", truncated_during(trained / "model.safetensors"))
+    with fault_proxy(second.base_url, cut) as url:
+        world.add_engine("second", url)
+        with pytest.raises(PublishFailed, match="no engine loaded version 1"):
+            world.publish(trained)
+    row = world.engine("second")
+    assert (row.state, row.version, world.version()) == (EngineState.READY, 0, 0)
+    assert control_state(second.base_url) == (f"{POLICY}:0", False)
+    assert serves(second.base_url, tiny_model)
+
+
+def test_a_failed_load_quarantines_its_engine_and_the_other_serves(
+    base_weights: EngineProcess, second: EngineProcess, world: World, trained: Path
+) -> None:
+    """Also what waits in the poisoned engine ends, with an abort that the proxy answers as a retryable error."""
+    weights = load_file(trained / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    misshapen = save(weights | {name: weights[name][:10].clone()}, metadata={"format": "pt"})
+    waiting = Stream(second.base_url, PROMPT, 1000).start()
+    waiting.wait_for(20)
+    poison = Fault("singletree_load", replaced_during(trained / "model.safetensors", misshapen))
+    with fault_proxy(second.base_url, poison) as url:
+        world.add_engine("second", url)
+        world.add_engine("third", base_weights.base_url)
+        report = world.publish(trained)
+    outcomes = {outcome.engine_id: outcome.status for outcome in report.engines}
+    assert outcomes == {"second": SwapStatus.QUARANTINED, "third": SwapStatus.LOADED}
+    lost, fine = world.engine("second"), world.engine("third")
+    assert (lost.state, lost.version) == (EngineState.QUARANTINED, None)
+    assert "did not load" in lost.error and "restart it" in lost.error
+    assert (fine.state, fine.version, world.version()) == (EngineState.READY, 1, 1)
+    assert control_state(second.base_url)[1], "a poisoned engine is never resumed"
+    assert waiting.join().finish_reason == "abort"
+    assert serves(base_weights.base_url, trained)
+    assert world.republish() == [], "a quarantined engine is left alone until it has been restarted"
+
+
+def test_a_restarted_engine_is_republished_before_it_counts(
+    base_weights: EngineProcess, second: EngineProcess, world: World, trained: Path, tiny_model: Path
+) -> None:
+    """The restart cures what the test before broke; it comes back with base weights, and calls itself healthy."""
+    world.add_engine("third", base_weights.base_url)
+    world.publish(trained)
+    second.restart()
+    assert control_state(second.base_url) == ("default", False)
+    assert serves(second.base_url, tiny_model)
+    world.add_engine("second", second.base_url, EngineState.STALE)
+    assert [(outcome.engine_id, outcome.status) for outcome in world.republish()] == [
+        ("second", SwapStatus.LOADED)
+    ]
+    row = world.engine("second")
+    assert (row.state, row.version) == (EngineState.READY, 1)
+    assert control_state(second.base_url) == (f"{POLICY}:1", False)
+    assert serves(second.base_url, trained)
+
+
+def test_tied_embeddings_are_published_whole(start_engine: StartEngine, world: World, tmp_path: Path) -> None:
+    """vLLM's own reload keeps the old head; see singletree_worker."""
+    base = build_tiny_model(tmp_path / "base", tied=True)
+    engine = start_engine(base)
+    world.add_engine("tied", engine.base_url)
+    assert serves(engine.base_url, base)
+    first = build_tiny_model(tmp_path / "first", seed=1, tied=True)
+    assert "lm_head.weight" not in load_file(first / "model.safetensors")
+    world.publish(first)
+    assert serves(engine.base_url, first)
+    second = build_tiny_model(tmp_path / "second", seed=2, tied=True)
+    explicit = load_file(second / "model.safetensors")
+    explicit["lm_head.weight"] = explicit["model.embed_tokens.weight"].clone()
+    (second / "model.safetensors").write_bytes(save(explicit, metadata={"format": "pt"}))
+    world.publish(second, expected_version=1)
+    assert serves(engine.base_url, second)
+    shutil.rmtree(first)
+    with pytest.raises(PublishFailed, match="another model: tie_word_embeddings"):
+        world.publish(build_tiny_model(tmp_path / "untied"), expected_version=2)
