@@ -63,8 +63,9 @@ clean: ## Remove environments, caches and runs
 	if [ ! -x $(BIN)/python ]; then "$$found" -m venv .venv; fi
 	@echo "Installing Singletree with [$(EXTRAS)] into .venv: about 2 GB, some minutes"
 	@$(WITH_TORCH_CPU); \
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' || { \
-		echo "error: pip could not install the dependencies; check the network, or point pip at a mirror with PIP_INDEX_URL" >&2; \
+	$(BIN)/pip install --disable-pip-version-check -e '.[$(EXTRAS)]' >.venv/install.log 2>&1 || { \
+		echo "error: pip could not install the dependencies (log: .venv/install.log); check the network, or point pip" \
+			"at a mirror with PIP_INDEX_URL" >&2; \
 		exit 1; \
 	}
 	@touch $@

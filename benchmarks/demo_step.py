@@ -60,7 +60,7 @@ def main() -> int:
     found = (
         [Path(sys.argv[1])]
         if len(sys.argv) > 1
-        else sorted(RUNS.rglob("*.db"), key=lambda p: p.stat().st_mtime)
+        else sorted(RUNS.rglob("*.sqlite"), key=lambda p: p.stat().st_mtime)
     )
     if not found or not found[-1].is_file():
         print(f"demo steps: no database in {RUNS}; run make demo first")

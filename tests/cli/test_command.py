@@ -1,0 +1,79 @@
+"""The command as its users meet it: a mistake of theirs ends in one line with the remedy and a proper exit code.
+
+``main`` is called in this process, where anything but SystemExit would be the traceback that no user may see."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from singletree.cli import main
+
+
+class Result(NamedTuple):
+    exit_code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``run(*arguments)`` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SINGLETREE_DATABASE_URL", raising=False)
+
+    def call(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["singletree", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        captured = capsys.readouterr()
+        return Result(code, str(captured.out), str(captured.err))
+
+    return call
+
+
+def test_the_schema_goes_up_and_down(run: Run) -> None:
+    missing = run("db", "check")
+    assert missing.exit_code != 0
+    assert "singletree db upgrade" in missing.err
+    assert run("db", "upgrade").exit_code == 0
+    assert run("db", "check").exit_code == 0
+    assert run("db", "downgrade", "base", "--yes").exit_code == 0
+    assert run("db", "check").exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["db", "upgrade", "--database", "mysql://host/name"], "use sqlite:///file or postgresql://"),
+        (["db", "upgrade", "--database", "sqlite:////proc/none/x.db"], "create its folder"),
+        (["db", "check", "--database", "postgresql://127.0.0.1:1/x"], "127.0.0.1:1"),
+        (["train", "nowhere.yaml"], "give the path of a YAML file"),
+        (["engine", "start", "nowhere"], "singletree engine install"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_remedy(
+    run: Run, arguments: list[str], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SINGLETREE_ENGINE_HOME", str(tmp_path / "none"))
+    result = run(*arguments)
+    assert result.exit_code != 0
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1, result.err
+    assert remedy in result.err
+
+
+def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
+    result = run("fly")
+    assert result.exit_code == 2
+    assert "No such command 'fly'" in result.err
