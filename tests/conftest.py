@@ -15,7 +15,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from tests.engine_fixture import EngineProcess
 
 StartEngine = Callable[..., EngineProcess]
-"""``start_engine(model_folder, **fields of EngineOptions)``: a vLLM that is stopped when the test's module ends."""
+"""``start_engine(model_folder, **fields of EngineOptions)``: a vLLM, launched and not waited for (see its ``wait``),
+that is stopped when the test's module ends."""
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +60,7 @@ def start_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngi
     def start(model: Path, **options: object) -> EngineProcess:
         process = EngineProcess(model, tmp_path_factory.mktemp("engine") / "vllm.log", **options)
         running.append(process)
-        return process.start()
+        return process.launch()
 
     yield start
     for process in running:

@@ -48,10 +48,17 @@ class EngineProcess:
         assert self.server.process is not None, "not running"
         return self.server.process.pid
 
-    def start(self) -> EngineProcess:
+    def launch(self) -> EngineProcess:
+        """Starts it without waiting: two that start together take as long as one."""
         self.server.start()
+        return self
+
+    def wait(self) -> EngineProcess:
         self.server.wait_ready(timeout_s=180.0)
         return self
+
+    def start(self) -> EngineProcess:
+        return self.launch().wait()
 
     def stop(self) -> None:
         self.server.stop()

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from spanlog.states import EngineState
 from tests.conftest import StartEngine
 from tests.engine_fixture import EngineProcess
-from tests.publish.fault_proxy import Fault, fault_proxy, replaced_during, truncated_during
+from tests.fault_proxy import Fault, fault_proxy, replaced_during, truncated_during
 from tests.publish.world import POLICY, Stream, World, complete, control_state
 from tests.rescore import TOLERANCE, largest_gap
 from tests.tiny_model import build_tiny_model
@@ -31,7 +31,18 @@ PROMPT = [1, 50, 60, 70, 80, 2]
 @pytest.fixture(scope="module")
 def second(start_engine: StartEngine, tiny_model: Path) -> EngineProcess:
     """Another engine with the same base weights."""
-    return start_engine(tiny_model)
+    return start_engine(tiny_model).wait()
+
+
+@pytest.fixture(scope="module")
+def tied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("tied") / "base", tied=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tied(start_engine: StartEngine, tied_model: Path) -> EngineProcess:
+    """Starts while the others do, and is waited for when it is needed."""
+    return start_engine(tied_model)
 
 
 @pytest.fixture
@@ -112,12 +123,13 @@ def test_a_restarted_engine_is_republished_before_it_counts(
     assert serves(second.base_url, trained)
 
 
-def test_tied_embeddings_are_published_whole(start_engine: StartEngine, world: World, tmp_path: Path) -> None:
+def test_tied_embeddings_are_published_whole(
+    tied: EngineProcess, tied_model: Path, world: World, tmp_path: Path
+) -> None:
     """vLLM's own reload keeps the old head; see singletree_worker."""
-    base = build_tiny_model(tmp_path / "base", tied=True)
-    engine = start_engine(base)
+    engine = tied.wait()
     world.add_engine("tied", engine.base_url)
-    assert serves(engine.base_url, base)
+    assert serves(engine.base_url, tied_model)
     first = build_tiny_model(tmp_path / "first", seed=1, tied=True)
     assert "lm_head.weight" not in load_file(first / "model.safetensors")
     world.publish(first)

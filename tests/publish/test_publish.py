@@ -19,7 +19,7 @@ from spanlog.database import open_database
 from spanlog.errors import Conflict, FenceLost
 from spanlog.states import EngineState
 from tests.engine_fixture import EngineProcess
-from tests.publish.fault_proxy import Fault, answered_without_doing, fault_proxy
+from tests.fault_proxy import Fault, answered_without_doing, fault_proxy
 from tests.publish.world import POLICY, Stream, World, complete, control_state
 from tests.rescore import TOLERANCE, largest_gap, reference_logprobs
 from tests.tiny_model import build_tiny_model

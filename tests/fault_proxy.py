@@ -1,4 +1,4 @@
-"""Stands between the trainer and a real engine's control routes and makes one of them go wrong, for real or in word."""
+"""Stands before a real engine and makes one of its routes go wrong, in fact or in word. No streaming."""
 
 from __future__ import annotations
 
