@@ -8,13 +8,25 @@ and versions are binary arrays (see ``spanlog.arrays``). Enumerations are text, 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-Json = JSON().with_variant(JSONB(), "postgresql")
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 """A JSON column: small, structured, never tokens."""
 
 
@@ -29,7 +41,13 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {dict[str, Any]: Json, list[Any]: Json, float: Double, bytes: LargeBinary, str: String}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        dict[str, Any]: Json,
+        list[Any]: Json,
+        float: Double,
+        bytes: LargeBinary,
+        str: String,
+    }
 
 
 class Policy(Base):
@@ -71,7 +89,7 @@ class PolicyVersion(Base):
     """Folder of the weights that engines load; null for an engine's base weights."""
     state: Mapped[str]
     """``staged`` (written, not yet served), ``published``, ``failed`` (no engine loaded it)."""
-    step_id: Mapped[str | None] = mapped_column(ForeignKey("train_steps.id", use_alter=True))
+    step_id: Mapped[str | None] = mapped_column(ForeignKey("train_steps.id"))
     created_at: Mapped[float]
     published_at: Mapped[float | None]
 
@@ -104,9 +122,10 @@ class EngineSwap(Base):
     """The swap clock [I2]: tokens received before ``begin_at`` are of the old version, after ``end_at`` of the new."""
 
     __tablename__ = "engine_swaps"
+    __table_args__ = (Index(None, "engine_id", "begin_at"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    engine_id: Mapped[str] = mapped_column(ForeignKey("engines.id"), index=True)
+    engine_id: Mapped[str] = mapped_column(ForeignKey("engines.id"))
     old_version: Mapped[int | None]
     new_version: Mapped[int]
     begin_at: Mapped[float]
@@ -191,7 +210,7 @@ class Span(Base):
 
     id: Mapped[str] = mapped_column(primary_key=True)
     """Sorts by the time at which the call was received."""
-    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), index=True)
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"))
     policy_id: Mapped[str] = mapped_column(ForeignKey("policies.id"))
     engine_id: Mapped[str | None]
     dialect: Mapped[str]
@@ -331,7 +350,9 @@ class Metric(Base):
     __tablename__ = "metrics"
     __table_args__ = (Index(None, "policy_id", "name", "step"),)
 
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    )
     policy_id: Mapped[str] = mapped_column(ForeignKey("policies.id"))
     step: Mapped[int]
     name: Mapped[str]

@@ -1,0 +1,73 @@
+"""Token, logprob and version arrays as bytes: one codec byte, then little-endian data.
+
+JSON would take five times the room and thirty times the time. Codecs: 0 raw int32, 1 raw float32, 2 run-length int32
+(pairs of value and count; the versions of a span are one run as a rule, so 9 bytes whatever its length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+RAW_INTS = 0
+RAW_FLOATS = 1
+RUN_LENGTH_INTS = 2
+
+INT32 = np.iinfo(np.int32)
+
+
+def as_ints(values: Sequence[int] | NDArray[np.integer]) -> Ints:
+    """``values`` [n] as int32 [n]. Raises ValueError if one does not fit, or if it is not one-dimensional."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"expected one dimension, got shape {array.shape}")
+    if array.size == 0:
+        return np.zeros(0, np.int32)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"expected integers, got {array.dtype}")
+    if array.min() < INT32.min or array.max() > INT32.max:
+        raise ValueError("an integer does not fit into 32 bits")
+    return array.astype(np.int32)
+
+
+def encode_ints(values: Sequence[int] | NDArray[np.integer]) -> bytes:
+    """int32 [n] -> bytes, run-length encoded where that is smaller. Raises ValueError as ``as_ints``."""
+    array = as_ints(values)
+    if array.size > 2:
+        starts = np.flatnonzero(np.diff(array, prepend=array[0] ^ 1))
+        if 2 * starts.size < array.size:
+            counts = np.diff(starts, append=array.size)
+            pairs = np.stack([array[starts], counts], axis=1)
+            return bytes([RUN_LENGTH_INTS]) + pairs.astype("<i4").tobytes()
+    return bytes([RAW_INTS]) + array.astype("<i4").tobytes()
+
+
+def decode_ints(data: bytes) -> Ints:
+    """Bytes of ``encode_ints`` -> int32 [n]. Raises ValueError for another codec."""
+    if not data or data[0] not in (RAW_INTS, RUN_LENGTH_INTS):
+        raise ValueError("not an integer array")
+    array = np.frombuffer(data, "<i4", offset=1)
+    if data[0] == RUN_LENGTH_INTS:
+        pairs = array.reshape(-1, 2)
+        array = np.repeat(pairs[:, 0], pairs[:, 1])
+    return array.astype(np.int32)
+
+
+def encode_floats(values: Sequence[float] | NDArray[np.floating]) -> bytes:
+    """float32 [n] -> bytes; NaN and infinities survive. Raises ValueError if it is not one-dimensional."""
+    array = np.asarray(values, dtype="<f4")
+    if array.ndim != 1:
+        raise ValueError(f"expected one dimension, got shape {array.shape}")
+    return bytes([RAW_FLOATS]) + array.tobytes()
+
+
+def decode_floats(data: bytes) -> Floats:
+    """Bytes of ``encode_floats`` -> float32 [n]. Raises ValueError for another codec."""
+    if not data or data[0] != RAW_FLOATS:
+        raise ValueError("not a float array")
+    return np.frombuffer(data, "<f4", offset=1).astype(np.float32)

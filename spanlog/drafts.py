@@ -1,0 +1,195 @@
+"""A span before it is written, and the row it becomes. Pure: what the database knows is handed in.
+
+Delivery and versions are decided at the commit, from the rollout's state and the swap clock as they are then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spanlog.arrays import Ints, encode_floats, encode_ints
+from spanlog.blobs import blob_row
+from spanlog.ids import new_id
+from spanlog.states import ENDED_ROLLOUT_STATES, Delivery, SpanStatus
+from spanlog.text import storable
+from spanlog.versions import UNKNOWN, Swap, label_tokens
+
+LATE = "late"
+UNKNOWN_VERSION = "unknown_version"
+UNSPECIFIED = "unspecified"
+
+
+@dataclass(frozen=True)
+class SpanDraft:
+    """One model call as the proxy saw it. Arrays may be lists or numpy arrays."""
+
+    rollout_id: str
+    policy_id: str
+    started_at: float
+    ended_at: float
+    request: bytes
+    """The body as the harness sent it (JSON)."""
+    reply: dict[str, Any] | bytes | None = None
+    """Assistant message, finish reason, usage (JSON); null if there was none."""
+    id: str = ""
+    """Empty: made from ``started_at``."""
+    engine_id: str | None = None
+    dialect: str = "chat"
+    mode: str = "observe"
+    stream: bool = False
+    status: str = SpanStatus.OK
+    delivery: str = Delivery.SAMPLED
+    trainable: bool = True
+    untrainable_reason: str | None = None
+    prompt_tokens: Sequence[int] | NDArray[np.integer] | None = None
+    """Prompt ids [p]; with a parent, those from ``shared_tokens`` on. Null: the engine gave none."""
+    completion_tokens: Sequence[int] | NDArray[np.integer] | None = None
+    """Sampled ids [n], end of turn included."""
+    logprobs: Sequence[float] | NDArray[np.floating] | None = None
+    """[n], of the distribution that was sampled from."""
+    received_at: Sequence[float] | NDArray[np.float64] | None = None
+    """Unix seconds [n] at which each token came in; null for a reply that was not streamed."""
+    parent_id: str | None = None
+    shared_tokens: int = 0
+    context_hash: str | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
+    stripped: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    upstream_id: str | None = None
+    http_status: int = 200
+    error: dict[str, Any] | None = None
+    first_token_at: float | None = None
+
+
+@dataclass(frozen=True)
+class SpanSummary:
+    """What became of a draft, once it is committed."""
+
+    id: str
+    rollout_id: str
+    delivery: str
+    trainable: bool
+    untrainable_reason: str | None
+    version_low: Ints | None
+    version_high: Ints | None
+    oldest_version: int | None
+
+
+@dataclass(frozen=True)
+class EngineClock:
+    """An engine's version and its swaps, read in one snapshot."""
+
+    version: int | None
+    swaps: Sequence[Swap]
+
+
+@dataclass(frozen=True)
+class EncodedSpan:
+    """A draft whose arrays and blobs are bytes: all that can be done, and fail, before the transaction."""
+
+    draft: SpanDraft
+    row: dict[str, Any]
+    """Columns of ``spans`` that do not depend on the database's state."""
+    blobs: list[dict[str, Any]]
+    count: int | None
+    """Completion tokens; null if the engine gave none."""
+
+
+def encode_draft(draft: SpanDraft) -> EncodedSpan:
+    """Arrays and blobs to bytes. Raises ValueError where lengths or values cannot be right."""
+    count = None if draft.completion_tokens is None else len(draft.completion_tokens)
+    for name in ("logprobs", "received_at"):
+        values = getattr(draft, name)
+        if values is not None and len(values) != count:
+            raise ValueError(f"{len(values)} {name} for {count} completion tokens")
+    request = blob_row(draft.request)
+    blobs = [request]
+    reply_hash = None
+    if draft.reply is not None:
+        blobs.append(blob_row(draft.reply if isinstance(draft.reply, bytes) else to_json(draft.reply)))
+        reply_hash = blobs[1]["hash"]
+    row = {name: getattr(draft, name) for name in COPIED}
+    row |= {
+        "id": draft.id or new_id("spn", draft.started_at),
+        "stripped": list(draft.stripped),
+        "error": storable(draft.error),
+        "stop_reason": storable(draft.stop_reason),
+        "finish_reason": storable(draft.finish_reason),
+        "prompt_tokens": None if draft.prompt_tokens is None else encode_ints(draft.prompt_tokens),
+        "completion_tokens": None
+        if draft.completion_tokens is None
+        else encode_ints(draft.completion_tokens),
+        "logprobs": None if draft.logprobs is None else encode_floats(draft.logprobs),
+        "prompt_count": draft.shared_tokens
+        + (0 if draft.prompt_tokens is None else len(draft.prompt_tokens)),
+        "completion_count": count or 0,
+        "request_hash": request["hash"],
+        "reply_hash": reply_hash,
+        "messages_delta": None,
+        "tools_hash": None,
+    }
+    return EncodedSpan(draft, row, blobs, count)
+
+
+COPIED = (
+    "rollout_id", "policy_id", "engine_id", "dialect", "mode", "stream", "status", "parent_id", "shared_tokens",
+    "context_hash", "sampling", "upstream_id", "http_status", "started_at", "first_token_at", "ended_at",
+)  # fmt: skip
+"""Columns that take the draft's field as it is."""
+
+
+def to_json(value: Any) -> bytes:
+    """Compact UTF-8 JSON; lone surrogates stay escaped, as they have no UTF-8. Raises ValueError for NaN."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def finish_row(
+    span: EncodedSpan, rollout_state: str, clock: EngineClock | None, guard_s: float
+) -> tuple[dict[str, Any], SpanSummary]:
+    """The whole row and its summary: late if the rollout has ended, versions from the swap clock [I2]."""
+    draft = span.draft
+    low, high = span_versions(span, clock, guard_s)
+    late = rollout_state in ENDED_ROLLOUT_STATES
+    reason = None if draft.trainable else draft.untrainable_reason or UNSPECIFIED
+    if late:
+        reason = LATE
+    elif reason is None and low is not None and bool((low < 0).any()):
+        reason = UNKNOWN_VERSION
+    oldest = int(low.min()) if low is not None and low.size and int(low.min()) >= 0 else None
+    delivery = Delivery.LATE if late else draft.delivery
+    row = span.row | {
+        "delivery": delivery,
+        "trainable": reason is None,
+        "untrainable_reason": reason,
+        "version_low": None if low is None else encode_ints(low),
+        "version_high": None if high is None else encode_ints(high),
+        "oldest_version": oldest,
+    }
+    summary = SpanSummary(row["id"], draft.rollout_id, delivery, reason is None, reason, low, high, oldest)
+    return row, summary
+
+
+def span_versions(
+    span: EncodedSpan, clock: EngineClock | None, guard_s: float
+) -> tuple[Ints | None, Ints | None]:
+    """Versions of the completion tokens; null without tokens."""
+    if span.count is None:
+        return None, None
+    if clock is None:
+        unknown = np.full(span.count, UNKNOWN, np.int32)
+        return unknown, unknown
+    draft = span.draft
+    received = None if draft.received_at is None else np.asarray(draft.received_at, np.float64)
+    return label_tokens(
+        received, draft.started_at, draft.ended_at, clock.swaps, clock.version, guard_s, count=span.count
+    )

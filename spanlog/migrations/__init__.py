@@ -1,0 +1,1 @@
+"""Alembic migrations of the span log; run by ``spanlog.migrate``."""

@@ -1,0 +1,281 @@
+"""The one writer of spans in a process: a future resolves only after the commit that made its span durable [I3].
+
+Group commit without a timer: what queued during the last commit goes into the next, so that a lone call pays one commit
+and a thousand at once share a few. Within the commit, rollout states and the swap clock are read, so that a span knows
+whether it came late and which weights sampled it [I2]. A draft that cannot be written fails alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+from sqlalchemy.exc import DBAPIError, StatementError
+
+from spanlog.database import Database
+from spanlog.drafts import EncodedSpan, EngineClock, SpanDraft, SpanSummary, encode_draft, finish_row
+from spanlog.errors import DatabaseUnreachable, NotFound, SpanlogError, WriterClosed
+from spanlog.models import Blob, Engine, EngineSwap, Rollout, Span
+from spanlog.upsert import ignoring_insert
+
+__all__ = ["SpanDraft", "SpanSummary", "SpanWriter"]
+
+MAX_BATCH = 256
+"""Spans a commit: bounds the time for which the write lock is held."""
+
+GUARD_S = 0.05
+"""How long after a swap's end a token may come that waited in a buffer since before its begin [I2]."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A draft and whoever waits for it."""
+
+    draft: SpanDraft
+    future: Future[SpanSummary]
+
+
+class SpanWriter:
+    """Writes spans from one thread of its own. ``submit`` from any thread; never blocks."""
+
+    def __init__(self, database: Database, *, guard_s: float = GUARD_S, max_batch: int = MAX_BATCH) -> None:
+        self.database = database
+        self.guard_s = guard_s
+        self.max_batch = max_batch
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._submit_lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="span-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def queue_depth(self) -> int:
+        """Spans that wait for a commit, those in the running one not counted."""
+        return self._queue.qsize()
+
+    def submit(self, draft: SpanDraft) -> Future[SpanSummary]:
+        """Queue a span. The future resolves after its commit, or fails with why it could not be written.
+
+        Raises WriterClosed. Failures: ValueError (the draft), NotFound (no such rollout), DatabaseLocked and its kin.
+        """
+        future: Future[SpanSummary] = Future()
+        with self._submit_lock:
+            if self._closed:
+                raise WriterClosed("the span writer is closed: the proxy is shutting down")
+            self._queue.put(Job(draft, future))
+        return future
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until everything submitted so far is committed or has failed. Raises TimeoutError."""
+        marker: Future[SpanSummary] = Future()
+        with self._submit_lock:
+            if self._closed:
+                return
+            self._queue.put(Job(MARKER, marker))
+        marker.result(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Commit what is queued, then stop; safe to call twice. Raises TimeoutError if that takes too long."""
+        with self._submit_lock:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(f"{self.queue_depth} spans are still not committed after {timeout_s} s")
+
+    def _run(self) -> None:
+        while True:
+            jobs = [self._queue.get()]
+            while len(jobs) < self.max_batch and jobs[-1] is not None:
+                try:
+                    jobs.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            batch = [job for job in jobs if job is not None and job.draft is not MARKER]
+            if batch:
+                self._write_batch(batch)
+            for job in jobs:
+                if job is not None and job.draft is MARKER:
+                    resolve(job.future, EMPTY)
+            if jobs[-1] is None:
+                return
+
+    def _write_batch(self, jobs: list[Job]) -> None:
+        """Write the jobs and settle every future, whatever happens."""
+        encoded: list[tuple[Job, EncodedSpan]] = []
+        for job in jobs:
+            try:
+                encoded.append((job, encode_draft(job.draft)))
+            except Exception as error:
+                fail(job.future, error)
+        if not encoded:
+            return
+        try:
+            results = write_spans(self.database, [span for _, span in encoded], self.guard_s)
+        except BaseException as error:
+            for job, _ in encoded:
+                fail(job.future, error)
+            return
+        for (job, _), result in zip(encoded, results, strict=True):
+            if isinstance(result, Exception):
+                fail(job.future, result)
+            else:
+                resolve(job.future, result)
+
+
+MARKER = SpanDraft(rollout_id="", policy_id="", started_at=0.0, ended_at=0.0, request=b"")
+"""The draft of ``drain``: is never written."""
+EMPTY = SpanSummary("", "", "", False, None, None, None, None)
+
+
+def write_spans(
+    database: Database, spans: list[EncodedSpan], guard_s: float
+) -> list[SpanSummary | Exception]:
+    """Commit the spans; returns for each its summary, or why it alone failed.
+
+    First all at once. If a row is refused the whole is rolled back and each is tried under a savepoint. If the
+    connection broke, the commit may or may not have happened: what is there already is left, the rest is written.
+    Raises DatabaseLocked, DatabaseUnwritable, DatabaseUnreachable: nothing was written.
+    """
+    try:
+        with database.begin() as conn:
+            return insert_batch(conn, spans, guard_s)
+    except DatabaseUnreachable:
+        with database.begin() as conn:
+            return insert_one_by_one(conn, spans, guard_s, again=True)
+    except (StatementError, UnicodeError, OverflowError, ValueError, TypeError):
+        with database.begin() as conn:
+            return insert_one_by_one(conn, spans, guard_s, again=False)
+
+
+def insert_batch(conn: Connection, spans: list[EncodedSpan], guard_s: float) -> list[SpanSummary | Exception]:
+    """Insert the spans with two statements, their blobs first."""
+    states = read_states(conn, spans)
+    clocks = read_clocks(conn, spans)
+    results: list[SpanSummary | Exception] = []
+    rows, blobs = [], {}
+    for span in spans:
+        state = states.get(span.draft.rollout_id)
+        if state is None:
+            results.append(NotFound(f"no rollout {span.draft.rollout_id}"))
+            continue
+        row, summary = finish_row(span, state, clocks.get(span.draft.engine_id), guard_s)
+        rows.append(row)
+        results.append(summary)
+        blobs |= {blob["hash"]: blob for blob in span.blobs}
+    if rows:
+        conn.execute(ignoring_insert(conn, Blob), [blobs[digest] for digest in sorted(blobs)])
+        conn.execute(insert(Span), rows)
+    return results
+
+
+def insert_one_by_one(
+    conn: Connection, spans: list[EncodedSpan], guard_s: float, again: bool
+) -> list[SpanSummary | Exception]:
+    """``insert_batch`` for each span under its own savepoint. ``again``: leave alone what an earlier try committed."""
+    there: set[str] = set()
+    if again:
+        query = select(Span.id).where(Span.id.in_([span.row["id"] for span in spans]))
+        there = set(conn.execute(query).scalars())
+    results: list[SpanSummary | Exception] = []
+    for span in spans:
+        if span.row["id"] in there:
+            results.append(read_summary(conn, span.row["id"]))
+            continue
+        try:
+            with conn.begin_nested():
+                results += insert_batch(conn, [span], guard_s)
+        except (StatementError, UnicodeError, OverflowError, ValueError, TypeError) as error:
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
+                raise
+            results.append(refusal(span, error))
+    return results
+
+
+def refusal(span: EncodedSpan, error: Exception) -> SpanlogError:
+    """Why one span was refused, in one line."""
+    cause = getattr(error, "orig", None) or error
+    reason = next(iter(str(cause).splitlines()), type(cause).__name__)
+    refused = SpanlogError(f"span {span.row['id']} was refused by the database: {reason}")
+    refused.__cause__ = error
+    return refused
+
+
+def read_states(conn: Connection, spans: list[EncodedSpan]) -> dict[str, str]:
+    """States of the rollouts, share-locked: none can end between this and the commit."""
+    ids = {span.draft.rollout_id for span in spans}
+    query = select(Rollout.id, Rollout.state).where(Rollout.id.in_(ids)).order_by(Rollout.id)
+    return {row.id: row.state for row in conn.execute(query.with_for_update(read=True))}
+
+
+def read_clocks(conn: Connection, spans: list[EncodedSpan]) -> dict[str | None, EngineClock]:
+    """Version and swaps of the engines, from the last swap that began before the spans did.
+
+    Engines are share-locked first, and read with their swaps in one statement: one snapshot.
+    """
+    since: dict[str, float] = {}
+    for span in spans:
+        if span.draft.engine_id is not None and span.count is not None:
+            since[span.draft.engine_id] = min(
+                span.draft.started_at, since.get(span.draft.engine_id, span.draft.started_at)
+            )
+    if not since:
+        return {}
+    if conn.dialect.name != "sqlite":
+        locked = select(Engine.id).where(Engine.id.in_(since)).order_by(Engine.id)
+        conn.execute(locked.with_for_update(read=True))
+    return {engine_id: read_clock(conn, engine_id, moment) for engine_id, moment in since.items()}
+
+
+def read_clock(conn: Connection, engine_id: str, since: float) -> EngineClock:
+    """One engine's clock from the last swap that began before ``since``; an engine that is gone has no version."""
+    last_before = (
+        select(func.coalesce(func.max(EngineSwap.begin_at), since))
+        .where(EngineSwap.engine_id == engine_id, EngineSwap.begin_at <= since)
+        .scalar_subquery()
+    )
+    query = (
+        select(Engine.version, *EngineSwap.__table__.columns[2:])
+        .outerjoin(EngineSwap, (EngineSwap.engine_id == Engine.id) & (EngineSwap.begin_at >= last_before))
+        .where(Engine.id == engine_id)
+        .order_by(EngineSwap.begin_at)
+    )
+    rows: list[Any] = list(conn.execute(query))
+    version = rows[0].version if rows else None
+    return EngineClock(version, [row for row in rows if row.begin_at is not None])
+
+
+def read_summary(conn: Connection, span_id: str) -> SpanSummary:
+    """The summary of a span that is committed."""
+    from spanlog.records import ints
+
+    query = select(
+        Span.id,
+        Span.rollout_id,
+        Span.delivery,
+        Span.trainable,
+        Span.untrainable_reason,
+        Span.version_low,
+        Span.version_high,
+        Span.oldest_version,
+    ).where(Span.id == span_id)
+    row = conn.execute(query).one()
+    return SpanSummary(*row[:5], ints(row.version_low), ints(row.version_high), row.oldest_version)
+
+
+def resolve(future: Future[SpanSummary], summary: SpanSummary) -> None:
+    """Give the result to whoever waits; a caller that has cancelled is not there to hear."""
+    with contextlib.suppress(Exception):
+        future.set_result(summary)
+
+
+def fail(future: Future[SpanSummary], error: BaseException) -> None:
+    """Give the failure to whoever waits."""
+    with contextlib.suppress(Exception):
+        future.set_exception(error)
