@@ -8,12 +8,11 @@ gradients are those of the plain computation. Logits exist for a chunk of target
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -38,13 +37,14 @@ class Model:
         Raises ``ModelUnusable`` if there is no such model, or if it is one whose logprobs this code would get wrong.
         """
         self.config = config
-        source = str(weights or config.path)
+        source: Any = str(weights or config.path)
         transformers_logging.disable_progress_bar()
         try:
             self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
             self.network: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=DTYPES[config.dtype], attn_implementation=config.attention
-            ).to(config.device)
+            )
+            self.network.to(config.device)
         except (OSError, ValueError, ImportError) as error:
             raise ModelUnusable(
                 f"cannot load the model {source}: {_first_line(error)}; model.path must be a folder with config.json, "
@@ -61,7 +61,9 @@ class Model:
         text_config = self.network.config.get_text_config()
         for name in UNSUPPORTED_SETTINGS:
             if getattr(text_config, name, None) not in (None, 1.0):
-                raise ModelUnusable(f"the model scales its logits ({name}), which the trainer does not do yet")
+                raise ModelUnusable(
+                    f"the model scales its logits ({name}), which the trainer does not do yet"
+                )
         if getattr(self.head, "bias", None) is not None:
             raise ModelUnusable("the model's output head has a bias, which the trainer does not do yet")
         if self.config.gradient_checkpointing and getattr(text_config, "attention_dropout", 0.0):
@@ -71,7 +73,9 @@ class Model:
             raise ModelUnusable(f"the model has {sorted(kinds)} layers: set model.share_prefix: false")
         layers = len(self.layers)
         if self.config.freeze_layers > layers:
-            raise ModelUnusable(f"model.freeze_layers is {self.config.freeze_layers}, but the model has {layers} layers")
+            raise ModelUnusable(
+                f"model.freeze_layers is {self.config.freeze_layers}, but the model has {layers} layers"
+            )
 
     def _freeze(self) -> None:
         """Tied or not, the head is frozen with the embedding: an untied copy of a tied model trains alike."""
@@ -97,17 +101,19 @@ class Model:
         """Rows of the output head: ids at or above cannot be targets."""
         return self.head.weight.shape[0]
 
+    @property
+    def end_of_turn(self) -> list[int]:
+        """Ids with which the model may end a turn, by its generation config."""
+        ends = getattr(self.network.generation_config, "eos_token_id", None)
+        return [ends] if isinstance(ends, int) else list(ends or [])
+
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
         """The weights that the optimiser changes; tied ones once."""
         return [(name, weight) for name, weight in self.network.named_parameters() if weight.requires_grad]
 
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name -> (shape, dtype) of what ``save`` writes in this model's own dtype; a tied head is not written."""
-        return {name: (tuple(weight.shape), _dtype_name(weight)) for name, weight in self._weights().items()}
-
     def _weights(self) -> dict[str, Tensor]:
-        """Everything that is saved: parameters and persistent buffers, a tied head left out."""
-        shared = {name for name in self.network._tied_weights_keys or {}} if self.is_tied else set()
+        """Everything that is written: parameters and persistent buffers, a tied head left out."""
+        shared = set(self.network._tied_weights_keys or {}) if self.is_tied else set()
         return {name: value for name, value in self.network.state_dict().items() if name not in shared}
 
     @property
@@ -117,7 +123,7 @@ class Model:
     def logprobs(self, batch: MicroBatch) -> Tensor:
         """Logprob of each target token, of logits / temperature, with gradient: float32 (N,)."""
         device = torch.device(self.config.device)
-        with torch.autocast(device.type, DTYPES["bfloat16"], enabled=self.config.autocast == "bfloat16"):
+        with torch.autocast(device.type, DTYPES["bfloat16"], enabled=self.config.rounds):
             tokens = torch.from_numpy(batch.tokens).to(device)
             lengths = torch.from_numpy(batch.lengths).to(device)
             rows = torch.from_numpy(batch.target_rows).to(device)
@@ -134,9 +140,10 @@ class Model:
             return self._run(tokens, mask, None)[rows, columns]
         cache = DynamicCache()
         prefix = self._run(tokens[:1, :shared], mask[:1, :shared], cache)
+        layer: Any
         for layer in cache.layers:
-            layer.keys = layer.keys.expand(size, -1, -1, -1)  # pyright: ignore[reportOptionalMemberAccess]
-            layer.values = layer.values.expand(size, -1, -1, -1)  # pyright: ignore[reportOptionalMemberAccess]
+            layer.keys = layer.keys.expand(size, -1, -1, -1)
+            layer.values = layer.values.expand(size, -1, -1, -1)
         suffix = self._run(tokens[:, shared:], mask, cache)
         in_prefix = (columns < shared)[:, None]
         from_prefix = prefix[0, columns.clamp(max=shared - 1)]
@@ -156,46 +163,25 @@ class Model:
         )
         return output.last_hidden_state
 
-    def save(self, folder: Path, dtype: str | None = None) -> None:
-        """Writes weights, config and tokenizer to ``folder``, which appears whole or not at all.
+    def write(self, folder: Path, dtype: str | None = None) -> None:
+        """Writes weights, config and tokenizer into an existing ``folder`` in the Hugging Face layout.
 
         ``dtype`` (default: as held) is that of the floating-point weights. A tied head is left out, as engines expect.
         """
-        from safetensors.torch import save_file
-
-        temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
         wanted = DTYPES[dtype or self.config.dtype]
         weights = {
-            name: (value.detach().to("cpu", wanted) if value.is_floating_point() else value.cpu()).contiguous()
+            name: (
+                value.detach().to("cpu", wanted) if value.is_floating_point() else value.cpu()
+            ).contiguous()
             for name, value in self._weights().items()
         }
-        save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         settings = self.network.config.to_dict() | {"dtype": str(wanted).removeprefix("torch.")}
         settings["architectures"] = [type(self.network).__name__]
-        (temporary / "config.json").write_text(json.dumps(settings, indent=2, default=str))
+        (folder / "config.json").write_text(json.dumps(settings, indent=2, default=str))
         if self.network.generation_config is not None:
-            self.network.generation_config.save_pretrained(temporary)
-        self.tokenizer.save_pretrained(temporary)
-        sync_folder(temporary)
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-        sync_folder(folder.parent, recurse=False)
-
-
-def sync_folder(folder: Path, *, recurse: bool = True) -> None:
-    """Forces a folder's files and its entries to disk, so that a rename that follows publishes complete files."""
-    for path in [*(sorted(folder.iterdir()) if recurse else []), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _dtype_name(weight: Tensor) -> str:
-    return str(weight.dtype).removeprefix("torch.")
+            self.network.generation_config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import torch
 
@@ -23,7 +24,10 @@ class Optimizer:
         self.weights = [weight for _, weight in named]
         self.inner = torch.optim.AdamW(
             [
-                {"params": [weight for weight in self.weights if weight.ndim >= 2], "weight_decay": config.weight_decay},
+                {
+                    "params": [weight for weight in self.weights if weight.ndim >= 2],
+                    "weight_decay": config.weight_decay,
+                },
                 {"params": [weight for weight in self.weights if weight.ndim < 2], "weight_decay": 0.0},
             ],
             lr=0.0,
@@ -32,6 +36,8 @@ class Optimizer:
             fused=True,
         )
         self.skipped_in_a_row = 0
+        self.seconds = 0.0
+        """Time spent in ``step`` so far."""
 
     def zero(self) -> None:
         """Drops the gradients."""
@@ -39,6 +45,7 @@ class Optimizer:
 
     def step(self, lr: float) -> dict[str, float]:
         """Clips and applies the accumulated gradient; returns metrics. Raises ``TrainingDiverged``."""
+        begin = time.monotonic()
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
         metrics = {"optimizer/grad_norm": norm, "optimizer/lr": lr, "optimizer/skipped": 0.0}
@@ -59,4 +66,5 @@ class Optimizer:
         if gradients:
             self.inner.step()
         self.zero()
+        self.seconds += time.monotonic() - begin
         return metrics

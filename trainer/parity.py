@@ -62,7 +62,9 @@ class ParityGate:
         if not np.isfinite(gaps).all():
             return "a recomputed logprob is not finite"
         if self.max_gap is not None and len(gaps) and gaps.max() > self.max_gap:
-            return f"largest logprob gap {gaps.max():.3g} over {len(gaps)} tokens, tolerance {self.max_gap:.3g}"
+            return (
+                f"largest logprob gap {gaps.max():.3g} over {len(gaps)} tokens, tolerance {self.max_gap:.3g}"
+            )
         if self.mean_gap is None:
             return None
         self._carried.append(gaps)

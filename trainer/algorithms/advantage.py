@@ -48,7 +48,9 @@ def has_signal(rewards: np.ndarray) -> bool:
     return spread > 1e-9 * max(1.0, float(np.abs(rewards).max()))
 
 
-def permute_rewards(groups: Sequence[Sequence[float | None]], seed: Sequence[int]) -> list[list[float | None]]:
+def permute_rewards(
+    groups: Sequence[Sequence[float | None]], seed: Sequence[int]
+) -> list[list[float | None]]:
     """The negative control: the batch's rewards dealt out at random over all its rollouts.
 
     The distribution of rewards stays; what they say about the rollouts is gone, so a loop that still improves is

@@ -41,16 +41,23 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs[part] = logprobs_all.gather(1, targets[part, None])[:, 0]
             if jacobian is not None:
                 expected = logprobs_all.exp_().to(weight.dtype) @ weight
-                jacobian[part] = (weight[targets[part]] - expected) / temperatures[part, None].to(weight.dtype)
+                jacobian[part] = (weight[targets[part]] - expected) / temperatures[part, None].to(
+                    weight.dtype
+                )
         ctx.save_for_backward(hidden, weight, targets, temperatures, jacobian)
         return logprobs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (grad,) = grad_outputs
         hidden, weight, targets, temperatures, jacobian = ctx.saved_tensors
         grad_hidden = (jacobian.float() * grad[:, None]).to(hidden.dtype) if jacobian is not None else None
-        grad_weight = _weight_gradient(hidden, weight, targets, temperatures, grad) if ctx.needs_input_grad[1] else None
+        grad_weight = (
+            _weight_gradient(hidden, weight, targets, temperatures, grad) if ctx.needs_input_grad[1] else None
+        )
         return grad_hidden, grad_weight, None, None
 
 
@@ -59,7 +66,9 @@ def _log_softmax(hidden: Tensor, weight: Tensor, temperatures: Tensor) -> Tensor
     return torch.log_softmax(logits.div_(temperatures[:, None]), dim=-1)
 
 
-def _weight_gradient(hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, grad: Tensor) -> Tensor:
+def _weight_gradient(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperatures: Tensor, grad: Tensor
+) -> Tensor:
     """sum_n grad_n / T_n (onehot(y_n) - p_n) h_n^T, (V, H)."""
     total = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
     for start in range(0, len(targets), CHUNK):

@@ -38,7 +38,9 @@ class MicroBatch:
     """Length of the prefix that all rows have in common and that is run once; each row has a token after it."""
 
 
-def pack(samples: Sequence[Sample], *, max_rows: int, max_tokens: int | None, share: bool) -> list[MicroBatch]:
+def pack(
+    samples: Sequence[Sample], *, max_rows: int, max_tokens: int | None, share: bool
+) -> list[MicroBatch]:
     """Longest rows first, cut at ``max_rows`` rows or ``max_tokens`` tokens including padding.
 
     A row longer than ``max_tokens`` gets a micro-batch of its own. Rows without targets are left out.

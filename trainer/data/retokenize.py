@@ -34,7 +34,9 @@ class Retokenizer:
         self._tokenizer = tokenizer
         self._ends = {int(token) for token in [*end_of_turn, tokenizer.eos_token_id] if token is not None}
 
-    def encode_turn(self, request: dict[str, Any], reply: dict[str, Any], *, cut: bool) -> tuple[Tokens, Tokens]:
+    def encode_turn(
+        self, request: dict[str, Any], reply: dict[str, Any], *, cut: bool
+    ) -> tuple[Tokens, Tokens]:
         """Prompt (P,) and completion (C,) int32 of one call.
 
         ``request`` is the chat-completions body, ``reply`` the assistant message. The end-of-turn token is the
@@ -80,15 +82,17 @@ def to_template(message: dict[str, Any]) -> dict[str, Any]:
         if any(not isinstance(part, dict) or part.get("type") not in ("text", "refusal") for part in content):
             raise Unrenderable("media")
         content = "\n".join(part.get("text") or part.get("refusal") or "" for part in content)
-    converted = {key: value for key, value in message.items() if value is not None} | {"content": content or ""}
+    converted = {key: value for key, value in message.items() if value is not None} | {
+        "content": content or ""
+    }
     calls = converted.pop("tool_calls", None)
     if calls:
         converted["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
     return converted
 
 
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
+def _with_parsed_arguments(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         raise Unrenderable("malformed_tool_call")
     arguments = function.get("arguments") or {}

@@ -128,7 +128,8 @@ def superseded(turns: Sequence[Turn]) -> set[str]:
 def _is_adopted(turn: Turn, turns: Sequence[Turn]) -> bool:
     whole = np.concatenate([turn.prompt, turn.completion])
     return any(
-        len(other.prompt) >= len(whole) and common_prefix_length(other.prompt, whole) == len(whole) for other in turns
+        len(other.prompt) >= len(whole) and common_prefix_length(other.prompt, whole) == len(whole)
+        for other in turns
     )
 
 

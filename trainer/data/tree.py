@@ -66,7 +66,12 @@ def build_rows(calls: Sequence[Call]) -> list[Row]:
 
 
 def _sort_key(call: Call) -> tuple[int, bytes, bytes, str]:
-    return (len(call.prompt) + len(call.completion), call.prompt.tobytes(), call.completion.tobytes(), call.id)
+    return (
+        len(call.prompt) + len(call.completion),
+        call.prompt.tobytes(),
+        call.completion.tobytes(),
+        call.id,
+    )
 
 
 def _insert(root: _Node, tokens: Tokens, index: int) -> None:

@@ -122,7 +122,10 @@ def update(
     micro-batches and may raise to abandon the step: nothing has changed until the optimiser moves.
     """
     packed = pack(
-        batch.samples, max_rows=stage.micro_batch, max_tokens=stage.micro_batch_tokens, share=model.config.share_prefix
+        batch.samples,
+        max_rows=stage.micro_batch,
+        max_tokens=stage.micro_batch_tokens,
+        share=model.config.share_prefix,
     )
     metrics: dict[str, float] = {}
     prox: list[Tensor] = []
@@ -137,7 +140,9 @@ def update(
             else:
                 seen.append(_accumulate(model, micro_batch, batch, stage, prox[index]))
         if number == 0:
-            metrics |= _staleness(batch.samples, version) | judge(_gaps(packed, batch, prox, version), version)
+            metrics |= _staleness(batch.samples, version) | judge(
+                _gaps(packed, batch, prox, version), version
+            )
         metrics |= _loss_metrics(seen)
         metrics |= optimizer.step(lr)
     return metrics
@@ -155,7 +160,9 @@ class _Seen:
     loss: float
 
 
-def _accumulate(model: Model, micro_batch: MicroBatch, batch: RlBatch, stage: RlStage, prox: Tensor | None) -> _Seen:
+def _accumulate(
+    model: Model, micro_batch: MicroBatch, batch: RlBatch, stage: RlStage, prox: Tensor | None
+) -> _Seen:
     """Adds one micro-batch's gradient. ``prox`` is None in the first pass, whose own logprobs they are."""
     logprobs = model.logprobs(micro_batch)
     prox = logprobs.detach() if prox is None else prox
@@ -200,7 +207,9 @@ def _gaps(packed: list[MicroBatch], batch: RlBatch, prox: list[Tensor], version:
 
 
 def _staleness(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    ages = np.concatenate([np.zeros(0), *(version - sample.version_low[sample.targets] for sample in samples)])
+    ages = np.concatenate(
+        [np.zeros(0), *(version - sample.version_low[sample.targets] for sample in samples)]
+    )
     if not len(ages):
         return {}
     return {"staleness/mean": float(ages.mean()), "staleness/max": float(ages.max())}

@@ -1,0 +1,143 @@
+"""The one place that reads rollouts from the span log, and turns its records into what the builders work on.
+
+Which spans can be targets is decided here for RL (the proxy's word: ``trainable``) and for SFT (any reply that went
+well: words are words, whatever engine said them).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from spanlog.models import Group, Rollout
+from spanlog.records import SpanRecord, read_spans
+from spanlog.states import Delivery, GroupState, Purpose, SpanStatus
+from trainer.data.retokenize import Retokenizer, Unrenderable
+from trainer.data.samples import Turn
+from trainer.objectives.rl import RolloutData
+
+NO_TOKENS = np.empty(0, np.int32)
+
+
+def read_groups(conn: Connection, group_ids: list[str]) -> list[list[RolloutData]]:
+    """The rollouts of groups in the order asked for, each with its turns, for RL."""
+    query = (
+        select(Rollout.group_id, Rollout.id, Rollout.reward)
+        .where(Rollout.group_id.in_(group_ids))
+        .order_by(Rollout.index)
+    )
+    rows = conn.execute(query).all()
+    spans = read_spans(conn, [row.id for row in rows])
+    groups: dict[str, list[RolloutData]] = {group_id: [] for group_id in group_ids}
+    for row in rows:
+        turns = [rl_turn(span) for span in spans.get(row.id, [])]
+        groups[row.group_id].append(RolloutData(row.id, row.reward, turns))
+    return list(groups.values())
+
+
+def count_sft_rollouts(conn: Connection, policy_id: str, *, rewarded: bool) -> int:
+    """How many rollouts ``read_sft`` could return."""
+    query = _sft_rollouts(policy_id, rewarded)
+    return conn.execute(select(func.count()).select_from(query.subquery())).scalar_one()
+
+
+def read_sft(
+    conn: Connection, policy_id: str, *, limit: int, rewarded: bool, own: bool, retokenizer: Retokenizer
+) -> list[RolloutData]:
+    """The policy's ``limit`` oldest training rollouts in settled groups, with their turns, for SFT.
+
+    ``rewarded`` leaves out those without a reward above zero. ``own`` says that the tokens are the trained model's.
+    """
+    rows = conn.execute(_sft_rollouts(policy_id, rewarded).limit(limit)).all()
+    spans = read_spans(conn, [row.id for row in rows])
+    return [
+        RolloutData(row.id, row.reward, [sft_turn(span, own, retokenizer) for span in spans.get(row.id, [])])
+        for row in rows
+    ]
+
+
+def _sft_rollouts(policy_id: str, rewarded: bool) -> Any:
+    states = [GroupState.SETTLED, GroupState.LEASED, GroupState.CONSUMED]
+    if not rewarded:
+        states.append(GroupState.VOID)  # void for RL, whose rewards are missing; its words are there
+    query = (
+        select(Rollout.id, Rollout.reward)
+        .join(Group, Group.id == Rollout.group_id)
+        .where(Group.policy_id == policy_id, Group.purpose == Purpose.TRAIN, Group.state.in_(states))
+        .order_by(Group.created_at, Group.id, Rollout.index)
+    )
+    return query.where(Rollout.reward > 0) if rewarded else query
+
+
+def rl_turn(span: SpanRecord) -> Turn:
+    """A span as a turn whose tokens were sampled from the policy."""
+    failed = _never_a_reply(span)
+    excluded = failed
+    if excluded is None and not span.trainable:
+        excluded = f"untrainable:{span.untrainable_reason}"
+    if excluded is None and (
+        span.prompt_tokens is None or span.completion_tokens is None or span.logprobs is None
+    ):
+        excluded = "no_tokens"
+    return Turn(
+        id=span.id,
+        prompt=_array(span.prompt_tokens),
+        completion=_array(span.completion_tokens),
+        logprobs=span.logprobs,
+        version_low=span.version_low,
+        version_high=span.version_high,
+        temperature=float(span.sampling.get("temperature", 1.0)),
+        started_at=span.started_at,
+        ended_at=span.ended_at,
+        excluded=excluded,
+        stands=failed is None and span.prompt_tokens is not None,
+    )
+
+
+def sft_turn(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> Turn:
+    """A span as a turn to imitate: its own tokens where they are the trained model's, else rendered ones."""
+    excluded = _never_a_reply(span)
+    prompt = completion = NO_TOKENS
+    if excluded is None:
+        try:
+            prompt, completion = _sft_tokens(span, own, retokenizer)
+        except Unrenderable as error:
+            excluded = f"unrenderable:{error.reason}"
+    return Turn(
+        id=span.id,
+        prompt=prompt,
+        completion=completion,
+        logprobs=None,
+        version_low=None,
+        version_high=None,
+        temperature=1.0,
+        started_at=span.started_at,
+        ended_at=span.ended_at,
+        excluded=excluded,
+        stands=excluded is None,
+    )
+
+
+def _sft_tokens(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> tuple[np.ndarray, np.ndarray]:
+    if own and span.prompt_tokens is not None and span.completion_tokens is not None:
+        return span.prompt_tokens, span.completion_tokens
+    if not span.request or not span.reply or not span.reply.get("message"):
+        raise Unrenderable("no_message")
+    request: dict[str, Any] = json.loads(span.request)
+    return retokenizer.encode_turn(request, span.reply["message"], cut=span.finish_reason == "length")
+
+
+def _never_a_reply(span: SpanRecord) -> str | None:
+    """Why the caller never had, or could not use, this reply."""
+    if span.delivery == Delivery.LATE:
+        return "late"
+    if span.status != SpanStatus.OK:
+        return str(span.status)
+    return "aborted" if span.delivery == Delivery.ABORTED else None
+
+
+def _array(tokens: np.ndarray | None) -> np.ndarray:
+    return NO_TOKENS if tokens is None else tokens
