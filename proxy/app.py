@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
-from spanlog.writer import SpanWriter
 
 from proxy import asgi
 from proxy.auth import KeyRing
+from proxy.capture import StallWatch
 from proxy.engine.health import EngineWatch
 from proxy.engine.pool import Pool
 from proxy.metrics import Metrics
@@ -21,6 +21,7 @@ from proxy.services import Services
 from proxy.settings import Settings
 from proxy.sweeper import run_sweeper
 from spanlog.database import Database
+from spanlog.writer import SpanWriter
 
 DESCRIPTION = """Control plane of Singletree: policies, engines, groups, rollouts, rewards, train steps.
 
@@ -30,7 +31,13 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 def create_app(settings: Settings, database: Database) -> App:
     """The ASGI application over an open database, which stays the caller's to close. Both keys must be set."""
-    control = FastAPI(title="Singletree", version="0.1.0", description=DESCRIPTION, lifespan=_lifespan)
+    control = FastAPI(
+        title="Singletree",
+        version="0.1.0",
+        description=DESCRIPTION,
+        lifespan=_lifespan,
+        max_body_size=settings.max_body_bytes,
+    )
     control.state.settings = settings
     control.state.database = database
     for module in (policies, engines, groups, rollouts, steps, health):
@@ -99,7 +106,7 @@ async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
 
 def _make_services(settings: Settings, database: Database) -> Services:
     admin, runner = settings.admin_key, settings.runner_key
-    pool, metrics, writer = Pool(), Metrics(), SpanWriter(database)
+    pool, metrics, writer = Pool(), Metrics(), SpanWriter(database, guard_s=settings.version_guard_s)
     metrics.watch_queue(lambda: writer.queue_depth)
     metrics.watch_engines(pool.states)
     return Services(
@@ -116,4 +123,5 @@ def _make_services(settings: Settings, database: Database) -> Services:
         watch=EngineWatch(database, pool, settings),
         metrics=metrics,
         loop=asyncio.get_running_loop(),
+        stalls=StallWatch(settings.version_guard_s),
     )

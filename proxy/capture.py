@@ -71,6 +71,13 @@ class Capture:
         times, counts = zip(*self._arrivals, strict=True)
         return np.repeat(np.asarray(times, dtype=np.float64), counts)
 
+    def logprob_array(self) -> np.ndarray | None:
+        """Float64, one per logprob received, NaN where the engine sent no number; None without token ids."""
+        if self.completion_ids is None:
+            return None
+        numbers = [value if isinstance(value, (int, float)) else np.nan for value in self.logprobs]
+        return np.asarray(numbers, dtype=np.float64)
+
     def reply(self) -> dict[str, Any] | None:
         """The reply in hub terms: message, finish reason, usage; all messages under ``choices`` if there are more."""
         for index, builder in self._builders.items():
@@ -118,13 +125,13 @@ class StallWatch:
     """Notices when the event loop stood still, which makes arrival times too late [I2].
 
     A timer that is due every ``tick_s`` and runs ``limit_s`` late or later sets ``stalled_at``; any stall longer than
-    ``tick_s + limit_s`` is seen. Calls that overlap with one fall back to version ranges.
+    ``tick_s + limit_s`` is seen. Their sum is below ``guard_s``, the lateness that the span log's labels allow for.
+    Calls that overlap with a stall fall back to version ranges.
     """
 
-    tick_s = 0.1
-    limit_s = 0.1
-
-    def __init__(self) -> None:
+    def __init__(self, guard_s: float) -> None:
+        self.tick_s = guard_s / 3
+        self.limit_s = guard_s / 2
         self.stalled_at = 0.0
         self._due = 0.0
         self._handle: Any = None

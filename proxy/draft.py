@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from spanlog.writer import SpanDraft
-
 from proxy import validity
 from proxy.errors import UpstreamFailed
-from spanlog.ids import new_id
+from spanlog.drafts import SpanDraft
 from spanlog.states import Delivery, PolicyKind, SpanStatus
 
 if TYPE_CHECKING:
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | None) -> SpanDraft:
     capture, caller = exchange.capture, exchange.caller
     reason = _untrainable(exchange, status)
+    mismatch = len(capture.logprobs) != len(capture.completion_ids or ())
     return SpanDraft(
-        id=new_id("spn"),
         rollout_id=caller.rollout_id,
         policy_id=caller.policy_id,
         engine_id=exchange.engine.id if exchange.engine else None,
@@ -33,7 +31,7 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         untrainable_reason=reason,
         prompt_tokens=capture.prompt_ids,
         completion_tokens=capture.completion_ids,
-        logprobs=capture.logprobs if capture.completion_ids is not None else None,
+        logprobs=None if mismatch else capture.logprob_array(),
         received_at=capture.received_at(),
         request=exchange.raw,
         reply=capture.reply(),
@@ -43,7 +41,7 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         stop_reason=capture.stop_reason,
         upstream_id=capture.upstream_id,
         http_status=exchange.http_status,
-        error=_error(error),
+        error=_error(error, capture.logprobs if mismatch else None),
         started_at=exchange.started_at,
         first_token_at=capture.first_token_at,
         ended_at=time.time(),
@@ -68,7 +66,10 @@ def _untrainable(exchange: Exchange, status: SpanStatus) -> str | None:
     )
 
 
-def _error(error: UpstreamFailed | None) -> dict[str, Any] | None:
+def _error(error: UpstreamFailed | None, odd_logprobs: list[float | None] | None) -> dict[str, Any] | None:
+    """What failed; and logprobs that no token can be told to have, kept here since they fit no column."""
+    if odd_logprobs:
+        return {"message": "as many logprobs as tokens were expected", "logprobs": odd_logprobs}
     if error is None:
         return None
     return {"message": error.message, "code": error.code, "status": error.status}

@@ -164,13 +164,15 @@ class Exchange:
 
     async def _commit(self, status: SpanStatus, error: UpstreamFailed | None = None) -> bool:
         """Hands the span to the writer and waits until it is durable. Returns False if the database refused it."""
+        metrics = self.services.metrics
         if self.services.stalls.stalled_at >= self.started_at:
             self.capture.times_exact = False
-        metrics = self.services.metrics
+        if self.asked.stream and not self.capture.times_exact:
+            metrics.stalls.inc()
         draft = build_draft(self, status, error)
         before = time.monotonic()
         try:
-            await asyncio.wrap_future(self.services.writer.submit(draft))
+            summary = await asyncio.wrap_future(self.services.writer.submit(draft))
         except Exception as failure:  # whatever it is, the caller must not be told that its call is on record
             metrics.commit_failures.inc()
             log.error(
@@ -180,7 +182,7 @@ class Exchange:
             )
             return False
         metrics.commit_latency.observe(time.monotonic() - before)
-        metrics.spans.labels(status, draft.untrainable_reason or "").inc()
+        metrics.spans.labels(status, summary.untrainable_reason or "").inc()
         return True
 
     async def _release(self, send: asgi.Send, held: bytes) -> None:

@@ -34,7 +34,7 @@ class PolicyBody(Body):
     """``train``: weights change, the sampling contract holds. ``frozen``: requests pass as they are."""
     model: str = Field(min_length=1)
     """The model's name on its engines (``--served-model-name``)."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(default_factory=Sampling)
     group_size: int = Field(8, ge=1)
     """Rollouts per group when the caller does not say."""
     rollouts_per_step: int = Field(0, ge=0)

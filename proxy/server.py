@@ -53,6 +53,7 @@ def _serve(settings: Settings, database: Database, listener: socket.socket, keys
         http="httptools",
         loop="uvloop",
         ws="none",
+        proxy_headers=False,
         lifespan="on",
         access_log=False,
         log_config=None,

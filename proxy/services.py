@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-
-from spanlog.writer import SpanWriter
+from dataclasses import dataclass
 
 from proxy.auth import KeyRing
 from proxy.capture import StallWatch
@@ -14,6 +12,7 @@ from proxy.engine.pool import Pool
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from spanlog.database import Database
+from spanlog.writer import SpanWriter
 
 
 @dataclass(slots=True)
@@ -26,4 +25,4 @@ class Services:
     watch: EngineWatch
     metrics: Metrics
     loop: asyncio.AbstractEventLoop
-    stalls: StallWatch = field(default_factory=StallWatch)
+    stalls: StallWatch

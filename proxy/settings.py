@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     """Longest silence of an engine within one call; generous, since requests wait while weights are swapped."""
     engine_poll_s: float = Field(1.0, gt=0)
     """Interval of health checks, and of reading engine states from the database."""
+    version_guard_s: float = Field(0.2, gt=0)
+    """Tokens received this soon after a weight swap may be of either version and are labelled with both. Longer delays
+    of this process are noticed; they widen the labels of the calls that they fell into."""
     sweep_s: float = Field(1.0, gt=0)
     """Interval of looking for lost rollouts and groups that are due."""
     heartbeat_timeout_s: float = Field(60.0, gt=0)

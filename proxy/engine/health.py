@@ -110,6 +110,8 @@ class EngineWatch:
             return
         # Label first, row second: the row is then at least as new as the label, and a publish that lies between them
         # has moved the engine to ``swapping`` or to a newer version, which the second look accepts or asks again for.
+        rows: list[EngineView] = []
+        label = ""
         for _ in range(3):
             label = await self.client.weight_label(engine)
             rows = await asyncio.to_thread(self._read, engine.id)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 from typing import Any
 
 from fastapi import APIRouter
@@ -92,3 +95,14 @@ def _add_reward(conn: Connection, rollout_id: str, body: RewardBody) -> dict[str
         now=now(),
     )
     return row_dict(row)
+
+
+def span_dict(span: records.SpanRecord) -> dict[str, Any]:
+    """A span as JSON; logprobs that are no numbers become null."""
+    fields = {field.name: getattr(span, field.name) for field in dataclasses.fields(span)}
+    for name in ("prompt_tokens", "completion_tokens", "version_low", "version_high"):
+        fields[name] = None if fields[name] is None else fields[name].tolist()
+    if span.logprobs is not None:
+        fields["logprobs"] = [value if math.isfinite(value) else None for value in span.logprobs.tolist()]
+    fields["request"] = json.loads(span.request) if span.request else None
+    return fields

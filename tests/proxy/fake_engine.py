@@ -33,6 +33,7 @@ class Fault:
 @dataclass
 class FakeEngine:
     label: str = "default"
+    _runner: Any = None
     fault: Fault | None = None
     token_delay_s: float = 0.0
     processed: bool = True
@@ -69,7 +70,7 @@ class FakeEngine:
             await self._runner.setup()
             site = web.TCPSite(self._runner, "127.0.0.1", 0)
             await site.start()
-            self.url = "http://127.0.0.1:%d" % site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+            self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
             ready.set()
 
         self._loop.run_until_complete(serve())

@@ -21,10 +21,14 @@ unknown_names = st.text("abcdefgh_", min_size=1, max_size=12).filter(
 requests = st.fixed_dictionaries(
     {"messages": st.just(MESSAGES)},
     optional={
-        **{name: values for name in sorted(STRIPPED_FIELDS)},
+        **dict.fromkeys(sorted(STRIPPED_FIELDS), values),
         **{name: st.none() | st.floats(0, 2) | st.integers(0, 9) for name in DEFAULT_SAMPLING},
-        "tools": st.lists(st.sampled_from([TOOL, {"type": "function", "function": {"name": "g"}}, 7]), max_size=3),
-        "tool_choice": st.sampled_from(["auto", "none", "required", {"type": "function", "function": {"name": "f"}}]),
+        "tools": st.lists(
+            st.sampled_from([TOOL, {"type": "function", "function": {"name": "g"}}, 7]), max_size=3
+        ),
+        "tool_choice": st.sampled_from(
+            ["auto", "none", "required", {"type": "function", "function": {"name": "f"}}]
+        ),
         "parallel_tool_calls": st.booleans(),
         "n": st.integers(1, 3),
         "max_tokens": st.integers(1, 99),
@@ -45,7 +49,11 @@ def test_the_policy_alone_decides_how_tokens_are_drawn(
     before = copy.deepcopy(request)
     made = apply_training(request, policy)
     assert request == before, "the request is recorded as it came"
-    assert {name: made.body[name] for name in DEFAULT_SAMPLING} == {**DEFAULT_SAMPLING, **policy} == made.sampling
+    assert (
+        {name: made.body[name] for name in DEFAULT_SAMPLING}
+        == {**DEFAULT_SAMPLING, **policy}
+        == made.sampling
+    )
     assert not STRIPPED_FIELDS & made.body.keys()
     assert made.body.get("parallel_tool_calls") is not False
     assert "strict" not in str(made.body.get("tools"))
@@ -86,7 +94,13 @@ def test_what_cannot_be_removed_is_marked(fields: dict[str, Any], reason: str | 
 
 
 def test_a_frozen_policy_passes_requests_as_they_are() -> None:
-    request = {"messages": MESSAGES, "seed": 1, "temperature": 0.2, "tools": [TOOL], "tool_choice": "required"}
+    request = {
+        "messages": MESSAGES,
+        "seed": 1,
+        "temperature": 0.2,
+        "tools": [TOOL],
+        "tool_choice": "required",
+    }
     made = pass_through(request)
     assert made.body == request
     assert (made.stripped, made.untrainable, made.sampling) == ([], None, {"temperature": 0.2})

@@ -64,7 +64,14 @@ def test_what_was_asked_for_stays() -> None:
 
 
 def chunk(delta: dict[str, Any], **choice: Any) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "logprobs": LOGPROBS, "finish_reason": None, "token_ids": [5], **choice}
+    choice = {
+        "index": 0,
+        "delta": delta,
+        "logprobs": LOGPROBS,
+        "finish_reason": None,
+        "token_ids": [5],
+        **choice,
+    }
     return {"model": "engine-model", "choices": [choice]}
 
 
@@ -115,9 +122,18 @@ def test_deltas_become_the_message() -> None:
         {"reasoning": "then"},
         {"content": "hel"},
         {"content": "lo", "tool_calls": None},
-        {"tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+        {
+            "tool_calls": [
+                {"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": ""}}
+            ]
+        },
         {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f"}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}, {"index": 0, "function": {"arguments": "1}"}}]},
+        {
+            "tool_calls": [
+                {"index": 0, "function": {"arguments": '{"x":'}},
+                {"index": 0, "function": {"arguments": "1}"}},
+            ]
+        },
     ):
         builder.add(delta)
     assert builder.build() == {

@@ -101,7 +101,9 @@ def test_counts_survive_a_refresh() -> None:
     assert pool.states() == [("a", "p", "swapping", 0, 3)]
 
 
-@pytest.mark.parametrize(("engines", "words"), [([], "singletree engine start"), ([view("quarantined")], "restarted")])
+@pytest.mark.parametrize(
+    ("engines", "words"), [([], "singletree engine start"), ([view("quarantined")], "restarted")]
+)
 def test_no_engine_names_the_remedy(engines: list[EngineView], words: str) -> None:
     pool = Pool()
     pool.replace(engines)

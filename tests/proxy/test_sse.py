@@ -68,7 +68,9 @@ JSON = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(documents=st.lists(JSON, max_size=6), data=st.data())
 def test_any_documents_any_splits(documents: list[object], data: st.DataObject) -> None:
-    payloads = [json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass") for document in documents]
+    payloads = [
+        json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass") for document in documents
+    ]
     raw = b"".join(encode(payload) for payload in payloads)
     if data.draw(st.booleans()):
         raw = raw.replace(b"\n", b"\r\n")

@@ -49,7 +49,11 @@ def test_logprobs_pass(values: list[float]) -> None:
     assert check_logprobs(values) is None
 
 
-@given(st.lists(st.floats(-8999, 0)), st.sampled_from([math.nan, math.inf, -math.inf, None, -9999.0, 0.01]), st.data())
+@given(
+    st.lists(st.floats(-8999, 0)),
+    st.sampled_from([math.nan, math.inf, -math.inf, None, -9999.0, 0.01]),
+    st.data(),
+)
 def test_one_bad_logprob_anywhere_is_found(values: list[Any], bad: float | None, data: st.DataObject) -> None:
     values.insert(data.draw(st.integers(0, len(values))), bad)
     assert check_logprobs(values) is not None

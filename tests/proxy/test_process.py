@@ -1,0 +1,227 @@
+"""``singletree serve`` as a process: killed under load, stopped under load, and refusing to start in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from spanlog.database import Database
+from spanlog.records import read_spans
+from tests.proxy.conftest import chat_body, wait_for
+from tests.proxy.fake_engine import MODEL, FakeEngine
+
+SINGLETREE = Path(sys.executable).with_name("singletree")
+
+
+class Process:
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SINGLETREE_")}
+        self.process = subprocess.Popen(
+            [str(SINGLETREE), "serve", "--database", f"sqlite:///{folder / 'spans.db'}", *arguments],
+            env=kept | environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_up(self, port: int) -> httpx.Client:
+        def up() -> bool:
+            assert self.process.poll() is None, self.process.communicate()
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        wait_for(up, timeout_s=30)
+        keys = json.loads((self.folder / "keys.json").read_text())
+        return httpx.Client(
+            base_url=f"http://127.0.0.1:{port}",
+            headers={"Authorization": f"Bearer {keys['admin']}"},
+            trust_env=False,
+            timeout=30,
+        )
+
+    def end(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Load:
+    """Callers that note which of their calls were answered to the end."""
+
+    def __init__(self, url: str, key: str, callers: int = 6) -> None:
+        self.url, self.key = url, key
+        self.answered: list[str] = []
+        self.failed: list[str] = []
+        self.stopped = threading.Event()
+        self.threads = [threading.Thread(target=self._call, args=(number,)) for number in range(callers)]
+        for thread in self.threads:
+            thread.start()
+
+    def _call(self, number: int) -> None:
+        with httpx.Client(
+            base_url=self.url, headers={"x-api-key": self.key}, trust_env=False, timeout=20
+        ) as client:
+            for turn in range(10**6):
+                if self.stopped.is_set():
+                    return
+                marker, stream = f"call-{number}-{turn}", turn % 2 == 0
+                body = chat_body(stream=stream) | {"messages": [{"role": "user", "content": marker}]}
+                try:
+                    response = client.post("/v1/chat/completions", json=body)
+                except httpx.TransportError:
+                    self.failed.append(marker)
+                    return
+                if response.status_code == 200 and '"finish_reason":"stop"' in response.text:
+                    self.answered.append(marker)
+                else:
+                    self.failed.append(marker)
+
+    def join(self) -> None:
+        self.stopped.set()
+        for thread in self.threads:
+            thread.join(30)
+
+
+def prepare(client: httpx.Client, engine: FakeEngine) -> tuple[str, str]:
+    client.put("/api/policies/pol", json={"kind": "train", "model": MODEL}).raise_for_status()
+    body: dict[str, Any] = {"policy": "pol", "base_url": engine.url}
+    client.put("/api/engines/eng", json=body).raise_for_status()
+    rollout = client.post("/api/rollouts", json={"policy": "pol", "task": {}}).json()["id"]
+    return rollout, client.post(f"/api/rollouts/{rollout}/claim", json={"runner": "r"}).json()["key"]
+
+
+def recorded(folder: Path, rollout: str) -> list[str]:
+    database = Database(f"sqlite:///{folder / 'spans.db'}")
+    try:
+        with database.read() as conn:
+            spans = read_spans(conn, [rollout])[rollout]
+        return [
+            json.loads(span.request or b"")["messages"][0]["content"] for span in spans if span.status == "ok"
+        ]
+    finally:
+        database.close()
+
+
+def test_a_kill_under_load_loses_no_answered_call(tmp_path: Path, fake: FakeEngine) -> None:
+    port = free_port()
+    server = Process(tmp_path, "--port", str(port), "--log-level", "warning")
+    with server.wait_until_up(port) as client:
+        rollout, key = prepare(client, fake)
+        load = Load(str(client.base_url), key)
+        wait_for(lambda: len(load.answered) > 100, timeout_s=20)
+        server.process.send_signal(signal.SIGKILL)
+        server.end()
+        load.join()
+    kept = recorded(tmp_path, rollout)
+    assert len(load.answered) > 100
+    assert set(load.answered) <= set(kept)
+    assert len(kept) == len(set(kept))
+    with sqlite3.connect(tmp_path / "spans.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_a_stop_under_load_lets_calls_finish(tmp_path: Path, fake: FakeEngine) -> None:
+    fake.token_delay_s = 0.05
+    port = free_port()
+    server = Process(tmp_path, "--port", str(port), "--log-level", "warning")
+    with server.wait_until_up(port) as client:
+        rollout, key = prepare(client, fake)
+        load = Load(str(client.base_url), key, callers=3)
+        wait_for(lambda: len(load.answered) > 3, timeout_s=20)
+        load.stopped.set()
+        wait_for(lambda: fake.running > 0, timeout_s=2) if fake.running else None
+        server.process.send_signal(signal.SIGTERM)
+        code, errors = server.end()
+        load.join()
+    assert code == 0, errors
+    assert load.failed == []
+    assert set(load.answered) <= set(recorded(tmp_path, rollout))
+
+
+def test_keys_are_made_once_and_only_the_owner_reads_them(tmp_path: Path) -> None:
+    port = free_port()
+    found = []
+    for _ in range(2):
+        server = Process(tmp_path, "--port", str(port))
+        with server.wait_until_up(port) as client:
+            assert client.get("/api/policies").status_code == 200
+        found.append((tmp_path / "keys.json").read_text())
+        assert (tmp_path / "keys.json").stat().st_mode & 0o777 == 0o600
+        server.process.send_signal(signal.SIGTERM)
+        code, errors = server.end()
+        assert code == 0
+        assert not any(key in errors for key in json.loads(found[-1]).values()), "no secret in the log"
+    assert found[0] == found[1]
+
+
+def test_a_second_proxy_on_one_file_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    first = Process(tmp_path, "--port", str(port), "--log-level", "error")
+    with first.wait_until_up(port):
+        code, errors = Process(tmp_path, "--port", "0", "--log-level", "error").end()
+    assert code != 0
+    assert errors.startswith("error: another proxy") and errors.count("\n") == 1
+    first.process.send_signal(signal.SIGTERM)
+    assert first.end()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["--host", "0.0.0.0"], {}, "SINGLETREE_ADMIN_KEY"),
+        (["--database", "sqlite:////nowhere/at/all.db"], {}, "nowhere"),
+        (["--database", "mysql://x/y"], {}, "sqlite:///file"),
+        (["--port", "99999"], {}, "PORT"),
+        ([], {"SINGLETREE_MAX_BODY_BYTES": "many"}, "SINGLETREE_MAX_BODY_BYTES"),
+        (["--log-level", "loud"], {}, "debug"),
+        (["--host", "no.such.host.invalid"], {}, "--host"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], words: str
+) -> None:
+    options = ["--port", str(free_port()), *arguments] if "--port" not in arguments else arguments
+    code, errors = Process(tmp_path, *options, **environment).end()
+    assert code not in (0, 1) or "error:" in errors
+    assert code != 0
+    assert words in errors and "Traceback" not in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_a_taken_port_and_a_locked_database(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, errors = Process(tmp_path, "--port", str(taken.getsockname()[1])).end()
+    assert code == 3
+    assert "is taken" in errors and len(errors.strip().splitlines()) == 1
+    assert not (tmp_path / "spans.db").exists(), "nothing half-written"
+
+
+def test_start_up_is_quick(tmp_path: Path) -> None:
+    started = time.monotonic()
+    server = Process(tmp_path, "--port", str(port := free_port()))
+    with server.wait_until_up(port):
+        assert time.monotonic() - started < 15
+    server.process.send_signal(signal.SIGTERM)
+    server.end()
