@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class DemoError(Exception):
     """Base of the demo's errors; the command line prints the message and exits with ``exit_code``."""
@@ -20,14 +22,13 @@ class ProcessFailed(DemoError):
 
     exit_code = 4
 
-
-class PortTaken(DemoError):
-    """A port that the demo needs is in use."""
-
-    exit_code = 5
+    def __init__(self, message: str, log: Path | None = None) -> None:
+        super().__init__(message)
+        self.log = log
+        """Its log, the end of which is worth showing."""
 
 
 class Stalled(DemoError):
     """A phase made no progress for too long."""
 
-    exit_code = 6
+    exit_code = 5

@@ -60,9 +60,10 @@ class Supervisor:
     """The processes of one demo run."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: the processes' whole environment; None for this process's own."""
         logs.mkdir(parents=True, exist_ok=True)
         self.logs = logs
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = dict(os.environ if environment is None else environment)
         self.children: list[Child] = []
 
     def start(
@@ -90,7 +91,8 @@ class Supervisor:
             if child.ended and (child.service or child.process.returncode != 0):
                 raise ProcessFailed(
                     f"the demo's {child.name} ended with exit code {child.process.returncode}: {last_words(child.log)}"
-                    f" (log: {child.log})"
+                    f" (log: {child.log})",
+                    child.log,
                 )
 
     def until(
