@@ -67,32 +67,34 @@ class Result:
 
 
 async def run_rollout(terms: Terms, rollout_id: str, group_id: str, task: Task) -> Result:
-    """Run one rollout to its end. Raises ``ControlPlaneError`` only if the proxy itself is lost."""
+    """Run one rollout to its end. Raises ``ControlPlaneError`` only if the proxy itself is lost.
+
+    If it is cancelled, at whatever point, the rollout is ended all the same: with its result if it has one by then.
+    """
     started = time.monotonic()
+    stopped = Outcome(failure="stopped", error="the runner was stopped")
+    result, outcome = Result(rollout_id, group_id, "failed", failure="stopped", error=stopped.error), stopped
     try:
         claim = await terms.client.claim(rollout_id, runner=terms.runner, harness=terms.harness)
-    except (Conflict, NotFound) as error:
-        return Result(rollout_id, group_id, "lost", failure="stopped", error=str(error))
-    endpoint = Endpoint(terms.base_url, claim["key"], claim["policy"]["id"])
-    try:
+        endpoint = Endpoint(terms.base_url, claim["key"], claim["policy"]["id"])
         outcome, rewards = await while_claimed(terms, rollout_id, attempt(terms, rollout_id, task, endpoint))
-    except EndedElsewhere as error:
+        result = Result(
+            rollout_id,
+            group_id,
+            "succeeded" if outcome.succeeded else "failed",
+            rewards=rewards,
+            failure=outcome.failure,
+            error=outcome.error,
+            duration_s=time.monotonic() - started,
+        )
+        if not await finish(terms, result, outcome):
+            result.state = "lost"
+        return result
+    except (Conflict, NotFound, EndedElsewhere) as error:
         return Result(rollout_id, group_id, "lost", failure="stopped", error=str(error))
     except asyncio.CancelledError:
-        await finish_despite_cancellation(finish_stopped(terms, rollout_id))
+        await finish_despite_cancellation(finish_within(STOP_WAIT_S, terms, result, outcome))
         raise
-    result = Result(
-        rollout_id,
-        group_id,
-        "succeeded" if outcome.succeeded else "failed",
-        rewards=rewards,
-        failure=outcome.failure,
-        error=outcome.error,
-        duration_s=time.monotonic() - started,
-    )
-    if not await finish(terms, result, outcome):
-        result.state = "lost"
-    return result
 
 
 async def attempt(
@@ -195,13 +197,11 @@ async def finish(terms: Terms, result: Result, outcome: Outcome) -> bool:
         return row.get("state") == result.state
 
 
-async def finish_stopped(terms: Terms, rollout_id: str) -> None:
-    """Tell the proxy that the runner stopped; best effort, for a stop must not hang."""
+async def finish_within(seconds: float, terms: Terms, result: Result, outcome: Outcome) -> None:
+    """``finish``, best effort: a runner that stops must not hang on a proxy that is gone."""
     with contextlib.suppress(ControlPlaneError, TimeoutError):
-        async with asyncio.timeout(STOP_WAIT_S):
-            await terms.client.finish(
-                rollout_id, state="failed", error="the runner was stopped", info={"failure": "stopped"}
-            )
+        async with asyncio.timeout(seconds):
+            await finish(terms, result, outcome)
 
 
 @contextlib.contextmanager
