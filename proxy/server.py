@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
@@ -15,8 +18,10 @@ from proxy.app import create_app
 from proxy.errors import PortTaken, ProxyError
 from proxy.keyfile import with_keys
 from proxy.settings import Settings
-from spanlog.database import Database, open_database
+from spanlog import migrate
+from spanlog.database import Database
 
+BACKLOG = 2048
 LEVELS = ("debug", "info", "warning", "error")
 KEEP_ALIVE_S = 75
 """Longer than the idle time after which HTTP clients drop pooled connections, so that they never send into a close."""
@@ -27,11 +32,14 @@ log = structlog.get_logger("proxy.server")
 def run_server(settings: Settings, log_level: str = "info") -> None:
     """Serves until SIGTERM or SIGINT. Raises ProxyError and SpanlogError, each with an ``exit_code``."""
     configure_logs(log_level)
-    listener = listen(settings)
+    listener = bind(settings)
     try:
-        database = open_database(settings.database_url, migrate=True, durability=settings.durability)
+        database = Database(
+            settings.database_url, durability=settings.durability, busy_timeout_s=settings.busy_timeout_s
+        )
         try:
-            database.claim_single_writer()
+            database.claim_single_writer()  # before the schema is touched: another proxy may be using it
+            migrate.upgrade(database)
             settings, keys_file = with_keys(settings, _folder_of(database))
             _serve(settings, database, listener, keys_file)
         finally:
@@ -42,6 +50,8 @@ def run_server(settings: Settings, log_level: str = "info") -> None:
 
 def _serve(settings: Settings, database: Database, listener: socket.socket, keys_file: Path | None) -> None:
     host, port = listener.getsockname()[:2]
+    with _named_errors(settings):
+        listener.listen(BACKLOG)
     log.info(
         "listening",
         url=f"http://{host}:{port}",
@@ -67,30 +77,34 @@ def _serve(settings: Settings, database: Database, listener: socket.socket, keys
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def listen(settings: Settings) -> socket.socket:
-    """The socket to serve on, before anything else is touched. Raises PortTaken, ProxyError."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[
-            0
-        ]
+def bind(settings: Settings) -> socket.socket:
+    """The socket to serve on, taken before anything else is touched; nobody can connect yet.
+
+    Raises PortTaken, ProxyError.
+    """
+    with _named_errors(settings):
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
-            listener.listen(2048)
         except BaseException:
             listener.close()
             raise
+        return listener
+
+
+@contextmanager
+def _named_errors(settings: Settings) -> Iterator[None]:
+    where = f"{settings.host}:{settings.port}"
+    try:
+        yield
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        if error.errno in (98, 48):  # EADDRINUSE on Linux, macOS
-            raise PortTaken(
-                f"port {where} is taken: stop what listens there, or choose another with --port"
-            ) from None
-        raise ProxyError(
-            f"cannot listen on {where} ({error.strerror or error}): choose another --host"
-        ) from None
-    return listener
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(f"{where} is taken: stop what listens there, or choose another --port") from None
+        reason = error.strerror or str(error)
+        raise ProxyError(f"cannot listen on {where} ({reason}): choose another --host or --port") from None
 
 
 def _folder_of(database: Database) -> Path:

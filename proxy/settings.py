@@ -17,6 +17,8 @@ class Settings(BaseSettings):
     """Where the span log lives: ``sqlite:///path`` (one proxy) or ``postgresql://user@host/name`` (any number)."""
     durability: Literal["full", "async"] = "full"
     """``full``: an answered call survives a power cut. ``async``: it survives a crash of the process only."""
+    busy_timeout_s: float = Field(10.0, gt=0)
+    """How long to wait for another process's transaction on a SQLite file."""
     host: str = "127.0.0.1"
     """Address to listen on. Beyond loopback, configured keys are required."""
     port: int = Field(8700, ge=0, le=65535)

@@ -15,7 +15,7 @@ import uvicorn
 from pydantic import SecretStr
 
 from proxy.app import create_app
-from proxy.server import listen
+from proxy.server import bind
 from proxy.settings import Settings
 from spanlog.database import Database, open_database
 from spanlog.records import SpanRecord, read_spans
@@ -106,7 +106,7 @@ def serve(url: str, **fields: Any) -> Iterator[Served]:
         }
     )
     database = open_database(url, migrate=True)
-    listener = listen(settings)
+    listener = bind(settings)
     app = create_app(settings, database)
     config = uvicorn.Config(
         app,
@@ -154,3 +154,14 @@ def ready(proxy: Served, fake: FakeEngine) -> Served:
     proxy.engine(fake)
     fake.requests.clear()
     return proxy
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def any_proxy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    """A proxy on each kind of database."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'spans.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    with serve(url) as served:
+        yield served

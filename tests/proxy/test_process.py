@@ -10,13 +10,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from singletree.cli import main
 from spanlog.database import Database
 from spanlog.records import read_spans
 from tests.proxy.conftest import chat_body, wait_for
@@ -158,31 +158,37 @@ def test_a_stop_under_load_lets_calls_finish(tmp_path: Path, fake: FakeEngine) -
     assert set(load.answered) <= set(recorded(tmp_path, rollout))
 
 
-def test_keys_are_made_once_and_only_the_owner_reads_them(tmp_path: Path) -> None:
+def test_keys_and_a_second_proxy(tmp_path: Path) -> None:
+    """Keys are made once, for the owner's eyes only; one SQLite file takes one proxy, one port one listener."""
     port = free_port()
-    found = []
-    for _ in range(2):
-        server = Process(tmp_path, "--port", str(port))
-        with server.wait_until_up(port) as client:
-            assert client.get("/api/policies").status_code == 200
-        found.append((tmp_path / "keys.json").read_text())
+    first = Process(tmp_path, "--port", str(port))
+    with first.wait_until_up(port) as client:
+        assert client.get("/api/policies").status_code == 200
         assert (tmp_path / "keys.json").stat().st_mode & 0o777 == 0o600
-        server.process.send_signal(signal.SIGTERM)
-        code, errors = server.end()
-        assert code == 0
-        assert not any(key in errors for key in json.loads(found[-1]).values()), "no secret in the log"
-    assert found[0] == found[1]
-
-
-def test_a_second_proxy_on_one_file_is_refused(tmp_path: Path) -> None:
-    port = free_port()
-    first = Process(tmp_path, "--port", str(port), "--log-level", "error")
-    with first.wait_until_up(port):
+        made = (tmp_path / "keys.json").read_text()
         code, errors = Process(tmp_path, "--port", "0", "--log-level", "error").end()
-    assert code != 0
-    assert errors.startswith("error: another proxy") and errors.count("\n") == 1
+        assert code != 0
+        assert errors.startswith("error: another proxy") and errors.count("\n") == 1
     first.process.send_signal(signal.SIGTERM)
-    assert first.end()[0] == 0
+    code, errors = first.end()
+    assert code == 0
+    assert not any(key in errors for key in json.loads(made).values()), "no secret in the log"
+    second = Process(tmp_path, "--port", str(port))
+    second.wait_until_up(port).close()
+    second.process.send_signal(signal.SIGTERM)
+    assert second.end()[0] == 0
+    assert (tmp_path / "keys.json").read_text() == made
+
+
+def run_main(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    """``singletree serve`` in this process, for what ends before it serves."""
+    monkeypatch.setattr(sys, "argv", ["singletree", "serve", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -195,33 +201,50 @@ def test_a_second_proxy_on_one_file_is_refused(tmp_path: Path) -> None:
         ([], {"SINGLETREE_MAX_BODY_BYTES": "many"}, "SINGLETREE_MAX_BODY_BYTES"),
         (["--log-level", "loud"], {}, "debug"),
         (["--host", "no.such.host.invalid"], {}, "--host"),
+        (["--keys-file", "/nowhere/keys.json"], {}, "--keys-file"),
     ],
 )
 def test_mistakes_end_in_one_line(
-    tmp_path: Path, arguments: list[str], environment: dict[str, str], words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    words: str,
 ) -> None:
-    options = ["--port", str(free_port()), *arguments] if "--port" not in arguments else arguments
-    code, errors = Process(tmp_path, *options, **environment).end()
-    assert code not in (0, 1) or "error:" in errors
-    assert code != 0
-    assert words in errors and "Traceback" not in errors
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = arguments if "--port" in arguments else ["--port", "0", *arguments]
+    code, errors = run_main(options, monkeypatch, capsys)
+    assert code > 0
+    assert errors.startswith("error: ") and words in errors
     assert len(errors.strip().splitlines()) == 1
 
 
-def test_a_taken_port_and_a_locked_database(tmp_path: Path) -> None:
+def test_a_taken_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        code, errors = Process(tmp_path, "--port", str(taken.getsockname()[1])).end()
+        code, errors = run_main(["--port", str(taken.getsockname()[1])], monkeypatch, capsys)
     assert code == 3
     assert "is taken" in errors and len(errors.strip().splitlines()) == 1
-    assert not (tmp_path / "spans.db").exists(), "nothing half-written"
+    assert list(tmp_path.iterdir()) == [], "nothing half-written"
 
 
-def test_start_up_is_quick(tmp_path: Path) -> None:
-    started = time.monotonic()
-    server = Process(tmp_path, "--port", str(port := free_port()))
-    with server.wait_until_up(port):
-        assert time.monotonic() - started < 15
-    server.process.send_signal(signal.SIGTERM)
-    server.end()
+def test_a_locked_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SINGLETREE_BUSY_TIMEOUT_S", "0.2")
+    lock = sqlite3.connect(tmp_path / "singletree.db", isolation_level=None)
+    try:
+        lock.execute("BEGIN IMMEDIATE")
+        code, errors = run_main(["--port", "0"], monkeypatch, capsys)
+    finally:
+        lock.close()
+    assert code == 3
+    assert errors.startswith("error: ") and len(errors.strip().splitlines()) == 1
