@@ -57,9 +57,12 @@ class ModelConfig(Config):
     @property
     def rounds(self) -> bool:
         """Whether the matrix products run in bfloat16 under autocast, with ``auto`` decided for this machine."""
-        if self.autocast == "auto":
-            return self.dtype == "float32" and has_fast_bfloat16(self.device)
-        return self.autocast == "bfloat16"
+        return self.dtype == "float32" and self.autocast != "none" and self.multiplies_bfloat16
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether the device multiplies bfloat16 in hardware."""
+        return has_fast_bfloat16(self.device)
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:

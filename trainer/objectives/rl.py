@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,31 +53,49 @@ class RlBatch:
 
 def prepare(groups: Sequence[Sequence[RolloutData]], stage: RlStage, seed: Sequence[int]) -> RlBatch:
     """Builds the batch of one step. ``seed`` (non-negative integers) only matters under a control."""
+    counts: Counter[str] = Counter()
+    built: list[list[Sample]] = []
+    for rollout in (rollout for group in groups for rollout in group):
+        samples, spans = build_samples(len(built), rollout.turns)
+        built.append(samples)
+        counts += spans
+    batch = assemble(groups, built, stage, seed)
+    return replace(
+        batch,
+        metrics=batch.metrics | {f"spans/{reason}": float(count) for reason, count in sorted(counts.items())},
+    )
+
+
+def assemble(
+    groups: Sequence[Sequence[RolloutData]],
+    built: Sequence[list[Sample]],
+    stage: RlStage,
+    seed: Sequence[int],
+) -> RlBatch:
+    """Advantages and weights for rows that are built: ``built[i]`` are those of the i-th rollout over all groups.
+
+    Both are rollouts' properties, so however many rows a rollout has, they come out the same [I9].
+    """
     rewards: list[list[float | None]] = [[rollout.reward for rollout in group] for group in groups]
     metrics = _reward_metrics(rewards)
     if stage.control == "permute_rewards":
         rewards = permute_rewards(rewards, seed)
     samples: list[Sample] = []
-    rollout_ids: list[str] = []
     advantages: list[float] = []
-    counts: Counter[str] = Counter()
     without_signal = 0
-    for group, group_rewards in zip(groups, rewards, strict=True):
+    for group_rewards in rewards:
         result = ADVANTAGES[stage.advantage](group_rewards)
         without_signal += not result.has_signal
-        for rollout, advantage in zip(group, result.values, strict=True):
-            index = len(rollout_ids)
-            rollout_ids.append(rollout.id)
-            advantages.append(advantage or 0.0)
-            built, spans = build_samples(index, rollout.turns)
-            counts += spans
+        for advantage in result.values:
             if advantage is not None and (result.has_signal or stage.zero_variance == "keep"):
-                samples += built
-    targets = [0] * len(rollout_ids)
+                samples += built[len(advantages)]
+            advantages.append(advantage or 0.0)
+    targets = [0] * len(built)
     for sample in samples:
         targets[sample.rollout] += sample.target_count
-    metrics |= _sample_metrics(samples, counts, sum(1 for count in targets if count))
+    metrics |= _sample_metrics(samples, sum(1 for count in targets if count))
     metrics["groups/zero_variance"] = without_signal / max(1, len(groups))
+    rollout_ids = [rollout.id for group in groups for rollout in group]
     return RlBatch(samples, rollout_ids, advantages, NORMALIZATIONS[stage.normalization](targets), metrics)
 
 
@@ -95,14 +113,13 @@ def _reward_metrics(rewards: list[list[float | None]]) -> dict[str, float]:
     return metrics
 
 
-def _sample_metrics(samples: list[Sample], counts: Counter[str], rollouts: int) -> dict[str, float]:
-    metrics = {
+def _sample_metrics(samples: list[Sample], rollouts: int) -> dict[str, float]:
+    return {
         "tokens/targets": float(sum(sample.target_count for sample in samples)),
         "tokens/rows": float(sum(len(sample.tokens) for sample in samples)),
         "samples": float(len(samples)),
         "samples/per_rollout": len(samples) / rollouts if rollouts else 0.0,
     }
-    return metrics | {f"spans/{reason}": float(count) for reason, count in sorted(counts.items())}
 
 
 def update(
@@ -116,7 +133,7 @@ def update(
     judge: Callable[[NDArray[np.float64], int], dict[str, float]],
     stop: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """``stage.updates`` optimiser updates over the batch; returns metrics of the first, and of the last's gradient.
+    """``stage.updates`` optimiser updates over the batch; returns metrics, those of the loss from the last update.
 
     ``judge`` sees the parity gaps before the first update and may raise [I11]. ``stop`` is called between
     micro-batches and may raise to abandon the step: nothing has changed until the optimiser moves.
@@ -127,29 +144,37 @@ def update(
         max_tokens=stage.micro_batch_tokens,
         share=model.config.share_prefix,
     )
-    metrics: dict[str, float] = {}
-    prox: list[Tensor] = []
-    for number in range(stage.updates):
+    metrics = _staleness(batch.samples, version)
+    prox: list[Tensor] | None = None
+    for _ in range(stage.updates):
         optimizer.zero()
-        seen: list[_Seen] = []
-        for index, micro_batch in enumerate(packed):
-            stop()
-            if number == 0:
-                seen.append(_accumulate(model, micro_batch, batch, stage, None))
-                prox.append(seen[-1].prox)
-            else:
-                seen.append(_accumulate(model, micro_batch, batch, stage, prox[index]))
-        if number == 0:
-            metrics |= _staleness(batch.samples, version) | judge(
-                _gaps(packed, batch, prox, version), version
-            )
-        metrics |= _loss_metrics(seen)
-        metrics |= optimizer.step(lr)
+        seen = backward(model, packed, batch, stage, prox, stop)
+        if prox is None:
+            prox = [part.prox for part in seen]
+            metrics |= judge(parity_gaps(packed, batch, prox, version), version)
+        metrics |= _loss_metrics(seen) | optimizer.step(lr)
     return metrics
 
 
+def backward(
+    model: Model,
+    packed: Sequence[MicroBatch],
+    batch: RlBatch,
+    stage: RlStage,
+    prox: Sequence[Tensor] | None = None,
+    stop: Callable[[], None] = lambda: None,
+) -> list[Seen]:
+    """Adds the whole batch's gradient to the model's weights. ``prox`` holds log pi_prox per micro-batch; None takes
+    this pass's own logprobs, which is what they are before the first update."""
+    seen = []
+    for index, micro_batch in enumerate(packed):
+        stop()
+        seen.append(_accumulate(model, micro_batch, batch, stage, None if prox is None else prox[index]))
+    return seen
+
+
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """Detached per-token results of one micro-batch, for metrics; (N,) each, ``loss`` a sum."""
 
     prox: Tensor
@@ -162,7 +187,7 @@ class _Seen:
 
 def _accumulate(
     model: Model, micro_batch: MicroBatch, batch: RlBatch, stage: RlStage, prox: Tensor | None
-) -> _Seen:
+) -> Seen:
     """Adds one micro-batch's gradient. ``prox`` is None in the first pass, whose own logprobs they are."""
     logprobs = model.logprobs(micro_batch)
     prox = logprobs.detach() if prox is None else prox
@@ -174,7 +199,7 @@ def _accumulate(
     outputs = POLICY_LOSSES[stage.loss.kind](inputs, **_settings(stage.loss))
     loss = (weights * correction * outputs.losses).sum()
     loss.backward()
-    return _Seen(prox, logprobs.detach(), correction, outputs.ratios, outputs.clipped, float(loss.detach()))
+    return Seen(prox, logprobs.detach(), correction, outputs.ratios, outputs.clipped, float(loss.detach()))
 
 
 def _settings(config: Any) -> dict[str, Any]:
@@ -193,7 +218,9 @@ def per_token(
     return logged.astype(np.float32), advantages, weights
 
 
-def _gaps(packed: list[MicroBatch], batch: RlBatch, prox: list[Tensor], version: int) -> NDArray[np.float64]:
+def parity_gaps(
+    packed: Sequence[MicroBatch], batch: RlBatch, prox: Sequence[Tensor], version: int
+) -> NDArray[np.float64]:
     """|recomputed - logged| of tokens that were certainly sampled from ``version``."""
     gaps: list[NDArray[np.float64]] = [np.empty(0)]
     for micro_batch, recomputed in zip(packed, prox, strict=True):
@@ -215,7 +242,7 @@ def _staleness(samples: Sequence[Sample], version: int) -> dict[str, float]:
     return {"staleness/mean": float(ages.mean()), "staleness/max": float(ages.max())}
 
 
-def _loss_metrics(seen: Sequence[_Seen]) -> dict[str, float]:
+def _loss_metrics(seen: Sequence[Seen]) -> dict[str, float]:
     if not seen:
         return {"loss": 0.0}
     logprobs, correction, ratios, clipped = (
