@@ -1,4 +1,4 @@
-"""User code as a user would write it: agents for both libraries, task sources and reward functions."""
+"""User code as a user would write it: agents for both libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import agents as openai_agents
@@ -64,21 +63,3 @@ async def misbehave(task: dict[str, Any]) -> str:
 
 def misbehaving(task: dict[str, Any], base_url: str, api_key: str) -> Any:
     return misbehave(task)
-
-
-def price_tasks(count: int = 4, epoch: int = 0) -> Iterator[dict[str, Any]]:
-    for number in range(count):
-        yield {
-            "prompt": f"What is the price of item{number}?",
-            "prices": {f"item{number}": number + 10 * epoch},
-        }
-
-
-def price_reward(task: dict[str, Any], outcome: Any) -> float:
-    item, price = next(iter(task["prices"].items()))
-    used = [(call.name, call.arguments) for call in outcome.tool_calls]
-    return float(outcome.final_text == str(price) and used == [("get_price", {"item": item})])
-
-
-def nan_reward(task: dict[str, Any], outcome: Any) -> float:
-    return float("nan")

@@ -15,7 +15,7 @@ from harness_adapters.installed import require
 from harness_adapters.tasks.function import open_function
 from harness_adapters.tasks.jsonl import open_jsonl
 
-HERE = "tests.harness_adapters.agents_under_test"
+HERE = "tests.harness_adapters.clerk_tasks"
 
 
 def test_jsonl_takes_ids_out_and_keeps_the_rest(tmp_path: Path) -> None:
