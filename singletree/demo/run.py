@@ -19,6 +19,7 @@ from typing import Any
 
 from singletree.demo import plot, report, tasks
 from singletree.demo.control import Control, Results, answers
+from singletree.demo.errors import ProcessFailed
 from singletree.demo.model import ensure_model
 from singletree.demo.plan import (
     POLICY,
@@ -37,9 +38,18 @@ from singletree.demo.screen import Screen
 START_TIMEOUT_S = 180.0
 PHASE_TIMEOUT_S = 240.0
 """Without any progress; a slow phase that moves is left alone."""
+MISSING_ALLOWED = 0.05
+"""Share of an evaluation's rollouts that may lack a reward (the harness or the engine failed)."""
 KEPT_VARIABLES = ("SINGLETREE_ENGINE_HOME", "SINGLETREE_CACHE")
 """Of our own; others could point the demo's processes at somebody's real proxy."""
 SINGLETREE = (sys.executable, "-c", "from singletree.cli import main; main()")
+
+
+def has_bfloat16_units(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX). Others emulate it many times slower than
+    float32; the trainer decides in the same way, so both sides compute in one type."""
+    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.split())
 
 
 @dataclass
@@ -73,8 +83,9 @@ class Demo:
         self.proxy_url, self.engine_url = f"http://127.0.0.1:{proxy}", f"http://127.0.0.1:{engine}"
         teacher_url = f"http://127.0.0.1:{teacher}"
         seed = str(self.plan.seed)
-        served = ("--name", POLICY, "--port", str(engine), "--dtype", "bfloat16", "--max-model-len", "512")
-        memory = ("--kv-cache-gib", "0.5", "--threads", "1", "--seed", seed)
+        dtype = "bfloat16" if has_bfloat16_units() else "float32"
+        served = ("--name", POLICY, "--port", str(engine), "--dtype", dtype, "--max-model-len", "512")
+        memory = ("--kv-cache-gib", "1", "--threads", "1", "--seed", seed)
         self.command("engine", "engine", "start", self.model, *served, *memory, service=True)
         database = f"sqlite:///{self.plan.database}"
         listen = ("--port", str(proxy), "--database", database, "--log-level", "warning")
@@ -122,6 +133,12 @@ class Demo:
     def evaluate(self, phase: Phase, title: str) -> None:
         self.rollouts(phase, title)
         score = self.scores[phase] = report.score_of(self.results.rewards(phase))
+        if score.missing > MISSING_ALLOWED * (score.n + score.missing):
+            raise ProcessFailed(
+                f"{score.missing} of {score.n + score.missing} held-out rollouts have no reward; is the machine busy with "
+                "something else?",
+                self.plan.logs / f"runner-{phase}.log",
+            )
         self.screen.say(f"  success {score.success:.3f} ± {score.standard_error:.3f} (n = {score.n})")
 
     def learn_form(self) -> None:
