@@ -48,7 +48,7 @@ def foreign_paths(root: Path, home: Path) -> re.Pattern[str]:
     if len(root.parts) > 2:
         places.add(str(root.parent))
     names = "|".join(sorted(place if "[" in place else re.escape(place) + r"(?![\w-])" for place in places))
-    return re.compile(rf"(?<![\w.\-/~}}])(?:{names})")
+    return re.compile(rf"(?<![\w.\-/~}}*])(?:{names})")
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:
