@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; see docs/recipes.md.")],
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; see docs/recipe.md.")],
     resume: Annotated[
         bool, typer.Option(help="Go on from the last checkpoint; start if there is none.")
     ] = False,

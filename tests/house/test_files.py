@@ -85,3 +85,15 @@ def test_each_dependency_has_its_reason() -> None:
     }
     bare = [item for item in declared if re.split(r"[\[<>=~! ]", item)[0] not in reasoned]
     assert not bare, bare
+
+
+def test_named_pages_exist() -> None:
+    """A page that a message, a help text or another page sends people to."""
+    missing = {
+        f"{path.relative_to(ROOT)} names {page}"
+        for path in tracked_files()
+        if path.suffix in {".py", ".md", ".yaml"}
+        for page in re.findall(r"docs/[\w-]+\.md", path.read_text())
+        if not (ROOT / page).is_file()
+    }
+    assert not missing, sorted(missing)
