@@ -1,3 +1,5 @@
+"""What all trainer tests share: torch on one thread, so that they stay polite on two cores, and a world to train in."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
