@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.engine_fixture import EngineProcess
@@ -77,22 +78,29 @@ def test_calls_are_logged_with_exact_tokens(
         spans = proxy.spans(row["id"])
         assert len(spans) == (2 if name == "mini-swe-agent" else 1)
         for span in spans:
-            check_span(span, tokenizer)
+            check_span(span, base_weights, tokenizer)
 
 
-def check_span(span: dict[str, Any], tokenizer: Any) -> None:
+def check_span(span: dict[str, Any], engine: EngineProcess, tokenizer: Any) -> None:
     """The span is whole, and its ids are those of the request that was sent and of the text that came back."""
     assert (span["status"], span["trainable"], span["untrainable_reason"]) == ("ok", True, None)
-    request = span["request"]
-    prompt = tokenizer.apply_chat_template(
-        request["messages"], tools=request.get("tools"), add_generation_prompt=True, return_dict=False
-    )
-    if not any(tool["function"].get("strict") for tool in request.get("tools", [])):
-        assert span["prompt_tokens"] == prompt
+    request = {**span["request"], "model": engine.served_name}
+    for tool in request.get("tools", []):
+        tool["function"].pop(
+            "strict", None
+        )  # the sampling contract strips it: vLLM would switch on a grammar
+    rendered = httpx.post(f"{engine.base_url}/v1/chat/completions/render", json=request, trust_env=False)
+    assert span["prompt_tokens"] == rendered.raise_for_status().json()["token_ids"]
     count = len(span["completion_tokens"])
-    assert count > 0 and len(span["logprobs"]) == len(span["version_low"]) == count
+    assert 0 < count and len(span["logprobs"]) == len(span["version_low"]) == count
     assert span["version_low"] == span["version_high"] == [0] * count
     assert all(logprob <= 0.0 for logprob in span["logprobs"])
     assert span["sampling"]["temperature"] == 0.7
-    content = span["reply"]["message"]["content"] or ""
-    assert tokenizer.decode(span["completion_tokens"], skip_special_tokens=True).strip() == content.strip()
+    sampled = tokenizer.decode(span["completion_tokens"], skip_special_tokens=True)
+    if "<tool_call>" not in sampled:  # which the parser takes out of the text
+        assert readable(sampled) == readable(span["reply"]["message"]["content"] or "")
+
+
+def readable(text: str) -> str:
+    """Without what noise does at a cut-off end: half a character, white space."""
+    return text.replace("\ufffd", "").strip()
