@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -10,13 +11,20 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness_adapters.config import RunConfig, parse_config, read_config
 from harness_adapters.errors import ConfigError, NothingSucceeded
-from harness_adapters.runner.report import EventLog, Totals
+from harness_adapters.runner.report import EventLog, Observer, Totals
+
+if TYPE_CHECKING:
+    from harness_adapters.client import ControlPlane
+    from harness_adapters.protocol import Adapter
+    from harness_adapters.rewards import RewardFunction
+    from harness_adapters.runner.local import Plan
+    from harness_adapters.runner.rollout import Terms
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -124,9 +132,7 @@ async def run_config(config: RunConfig, *, events: Path | None = None) -> Totals
     """Build everything from the configuration, run it until done or signalled, and give the totals."""
     from harness_adapters.build import all_epochs, make_adapter, make_reward, make_tasks
     from harness_adapters.client import ControlPlane
-    from harness_adapters.runner.executors import executor_for
-    from harness_adapters.runner.local import LocalRunner, Plan
-    from harness_adapters.runner.rollout import Terms
+    from harness_adapters.runner.local import LocalRunner
     from singletree.commands.run_display import LiveLine
 
     key = runner_key(config)
@@ -135,48 +141,58 @@ async def run_config(config: RunConfig, *, events: Path | None = None) -> Totals
         make_reward(config.reward),
         make_adapter(config.harness),
     )
-    template = getattr(config.harness, "workspace", None)
-    if template is not None and not template.is_dir():
-        raise ConfigError(f"harness.workspace {template} is not a folder")
-    log = EventLog(events) if events else None
-    try:
-        async with ControlPlane(config.proxy, key) as client:
-            await client.health()
-            terms = Terms(
-                client=client,
-                executor=executor_for(adapter),
-                reward=reward,
-                runner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
-                harness=adapter.name,
-                base_url=f"{client.url}/v1",
-                timeout_s=config.timeout_s,
-                score_failures=frozenset(config.reward.score_failures),
-                failure_reward=config.reward.failure_reward,
-                template=template,
-                workspaces=config.workspaces,
-                keep_workspaces=config.keep_workspaces,
-            )
-            plan = Plan(
-                policy=config.policy,
-                purpose=config.purpose,
-                concurrency=config.concurrency,
-                deadline_s=config.deadline_s,
-                group_size=config.group_size or (1 if config.purpose == "eval" else None),
-                limit=config.limit,
-                rollouts=config.rollouts,
-                steps=config.steps,
-            )
-            with LiveLine(sys.stderr) as line:
-                runner = LocalRunner(
-                    plan, terms, all_epochs(source, config.epochs), [line, *([log] if log else [])]
-                )
-                loop = asyncio.get_running_loop()
-                for signum in (signal.SIGINT, signal.SIGTERM):
-                    loop.add_signal_handler(signum, runner.stop)
-                return await runner.run()
-    finally:
-        if log is not None:
-            log.close()
+    async with ControlPlane(config.proxy, key) as client:
+        await client.health()
+        terms = make_terms(config, client, adapter, reward)
+        with contextlib.ExitStack() as stack:
+            observers: list[Observer] = [stack.enter_context(LiveLine(sys.stderr))]
+            if events is not None:
+                observers.append(stack.enter_context(contextlib.closing(EventLog(events))))
+            runner = LocalRunner(make_plan(config), terms, all_epochs(source, config.epochs), observers)
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(signum, runner.stop)
+            return await runner.run()
+
+
+def make_terms(config: RunConfig, client: ControlPlane, adapter: Adapter, reward: RewardFunction) -> Terms:
+    """What holds for each rollout. Raises ``ConfigError`` for a workspace folder that is not there."""
+    from harness_adapters.runner.executors import executor_for
+    from harness_adapters.runner.rollout import Terms
+
+    template: Path | None = getattr(config.harness, "workspace", None)
+    for folder in (template, config.workspaces):
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"{folder} is not a folder; make it, or correct the configuration")
+    return Terms(
+        client=client,
+        executor=executor_for(adapter),
+        reward=reward,
+        runner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        harness=adapter.name,
+        base_url=f"{client.url}/v1",
+        timeout_s=config.timeout_s,
+        score_failures=frozenset(config.reward.score_failures),
+        failure_reward=config.reward.failure_reward,
+        template=template,
+        workspaces=config.workspaces,
+        keep_workspaces=config.keep_workspaces,
+    )
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """What to run. An evaluation has one rollout per task unless told otherwise."""
+    from harness_adapters.runner.local import Plan
+
+    return Plan(
+        policy=config.policy,
+        purpose=config.purpose,
+        concurrency=config.concurrency,
+        deadline_s=config.deadline_s,
+        group_size=config.group_size or (1 if config.purpose == "eval" else None),
+        limit=config.limit,
+        rollouts=config.rollouts,
+        steps=config.steps,
+    )
 
 
 def print_summary(totals: Totals) -> None:

@@ -92,7 +92,7 @@ def check_span(span: dict[str, Any], engine: EngineProcess, tokenizer: Any) -> N
     rendered = httpx.post(f"{engine.base_url}/v1/chat/completions/render", json=request, trust_env=False)
     assert span["prompt_tokens"] == rendered.raise_for_status().json()["token_ids"]
     count = len(span["completion_tokens"])
-    assert 0 < count and len(span["logprobs"]) == len(span["version_low"]) == count
+    assert count > 0 and len(span["logprobs"]) == len(span["version_low"]) == count
     assert span["version_low"] == span["version_high"] == [0] * count
     assert all(logprob <= 0.0 for logprob in span["logprobs"])
     assert span["sampling"]["temperature"] == 0.7
