@@ -271,6 +271,13 @@ class Trainer:
 
     def _find_checkpoint(self, resume: bool) -> Path | None:
         number, path = (self.committed.number, self.committed.checkpoint) if self.committed else (0, None)
+        if path is not None and Path(path).parent != self.checkpoints.resolve():
+            if resume:
+                raise CheckpointUnusable(
+                    f"the last step of policy {self.recipe.policy} has its checkpoint in {path}; resume with that run's "
+                    "output, or start anew without --resume"
+                )
+            path = None  # a new run on a policy that another one trained
         found = find_checkpoint(self.checkpoints, number, path)
         if found is not None and not resume:
             raise CheckpointUnusable(

@@ -12,7 +12,13 @@ from trainer.config import RlStage, load_recipe
 from trainer.errors import RecipeError
 
 RL: dict[str, Any] = {"name": "skill", "objective": "rl", "steps": 2, "groups_per_step": 2, "lr": 1e-3}
-SFT: dict[str, Any] = RL | {"name": "form", "objective": "sft", "source_policy": "t", "rollouts": 4, "batch": 2}
+SFT: dict[str, Any] = RL | {
+    "name": "form",
+    "objective": "sft",
+    "source_policy": "t",
+    "rollouts": 4,
+    "batch": 2,
+}
 del SFT["groups_per_step"]
 RECIPE: dict[str, Any] = {"policy": "p", "output": "out", "model": {"path": "m"}, "stages": [SFT, RL]}
 
@@ -40,7 +46,10 @@ def test_a_good_recipe_loads(tmp_path: Path) -> None:
         ({"model": {"path": "m", "colour": 1}}, "model.colour: unknown key"),
         ({"stages": [RL | {"colour": 1}]}, "stages.0.colour: unknown key"),
         ({"stages": [SFT | {"groups_per_step": 1}]}, "stages.0.groups_per_step: unknown key"),
-        ({"stages": [RL | {"correction": {"kind": "none", "cap": 2}}]}, "stages.0.correction.cap: unknown key"),
+        (
+            {"stages": [RL | {"correction": {"kind": "none", "cap": 2}}]},
+            "stages.0.correction.cap: unknown key",
+        ),
         ({"stages": [RL | {"lr": "fast"}]}, "stages.0.lr"),
         ({"stages": [RL | {"objective": "magic"}]}, "stages.0"),
         ({"stages": []}, "stages"),
@@ -64,6 +73,8 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_learning_rates_by_hand() -> None:
-    stage = RlStage.model_validate(RL | {"steps": 8, "lr": 1.0, "warmup_steps": 2, "warmup_power": 2, "decay": "second_half"})
+    stage = RlStage.model_validate(
+        RL | {"steps": 8, "lr": 1.0, "warmup_steps": 2, "warmup_power": 2, "decay": "second_half"}
+    )
     rates = [stage.learning_rate(step) for step in range(8)]
     assert rates == pytest.approx([0.25, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25])

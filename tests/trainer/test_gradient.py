@@ -46,16 +46,32 @@ def make_groups(seed: int = 0, shared: int = 24) -> list[list[RolloutData]]:
                 completion = rng.integers(5, 300, size).astype(np.int32)
                 logged = rng.normal(-6.0, 0.5, size).astype(np.float32)
                 zeros = np.zeros(size, np.int32)
-                turns.append(Turn(f"{group}{index}{number}", prompt, completion, logged, zeros, zeros, 0.7 + 0.1 * group, number, number + 0.5))
+                turns.append(
+                    Turn(
+                        f"{group}{index}{number}",
+                        prompt,
+                        completion,
+                        logged,
+                        zeros,
+                        zeros,
+                        0.7 + 0.1 * group,
+                        number,
+                        number + 0.5,
+                    )
+                )
                 prompt = np.concatenate([prompt, completion, rng.integers(5, 300, 3)]).astype(np.int32)
-            rollouts.append(RolloutData(f"r{group}{index}", 1.0 if group == 2 else float(index == 0) + 0.3 * group, turns))
+            rollouts.append(
+                RolloutData(f"r{group}{index}", 1.0 if group == 2 else float(index == 0) + 0.3 * group, turns)
+            )
         groups.append(rollouts)
     return groups
 
 
 def gradient_of(model: Model, batch: rl.RlBatch, wanted: RlStage, *, share: bool = True) -> Gradient:
     model.network.zero_grad()
-    packed = pack(batch.samples, max_rows=wanted.micro_batch, max_tokens=wanted.micro_batch_tokens, share=share)
+    packed = pack(
+        batch.samples, max_rows=wanted.micro_batch, max_tokens=wanted.micro_batch_tokens, share=share
+    )
     rl.backward(model, packed, batch, wanted)
     return {name: weight.grad.clone() for name, weight in model.trainable() if weight.grad is not None}
 
@@ -79,8 +95,12 @@ def test_micro_batches_packing_and_order_leave_the_gradient_unchanged(
     for changes in ({"micro_batch": 1}, {"micro_batch": 4}, {"micro_batch_tokens": 120}, {"micro_batch": 64}):
         wanted = stage(**settings, **changes)
         assert_same(reference, gradient_of(model, rl.prepare(groups, wanted, [0]), wanted))
-    backwards = [[replace(r, turns=list(reversed(r.turns))) for r in reversed(group)] for group in reversed(groups)]
-    assert_same(reference, gradient_of(model, rl.prepare(backwards, stage(**settings), [0]), stage(**settings)))
+    backwards = [
+        [replace(r, turns=list(reversed(r.turns))) for r in reversed(group)] for group in reversed(groups)
+    ]
+    assert_same(
+        reference, gradient_of(model, rl.prepare(backwards, stage(**settings), [0]), stage(**settings))
+    )
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
@@ -102,7 +122,13 @@ def test_splitting_a_rollout_changes_no_advantage_and_no_gradient(model: Model, 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_one_call_logged_as_two_changes_nothing(model: Model, normalization: str) -> None:
     wanted, groups = stage(normalization=normalization), make_groups()
-    halved = [[replace(rollout, turns=[half for turn in rollout.turns for half in halves(turn)]) for rollout in group] for group in groups]
+    halved = [
+        [
+            replace(rollout, turns=[half for turn in rollout.turns for half in halves(turn)])
+            for rollout in group
+        ]
+        for group in groups
+    ]
     whole, split = rl.prepare(groups, wanted, [0]), rl.prepare(halved, wanted, [0])
     assert split.advantages == whole.advantages
     assert_same(gradient_of(model, whole, wanted), gradient_of(model, split, wanted))
@@ -162,7 +188,9 @@ def reference_logprobs(model: Model, turn: Turn) -> torch.Tensor:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_shared_prefix_gives_the_same_logprobs_and_gradient(tmp_path: Path, tied: bool, frozen: bool) -> None:
+def test_a_shared_prefix_gives_the_same_logprobs_and_gradient(
+    tmp_path: Path, tied: bool, frozen: bool
+) -> None:
     from tests.tiny_model import build_tiny_model
 
     folder = build_tiny_model(tmp_path / "tiny", tied=tied)
@@ -172,7 +200,9 @@ def test_a_shared_prefix_gives_the_same_logprobs_and_gradient(tmp_path: Path, ti
     # a rollout that ends inside the others' prefix: its targets lie in the part that is run once
     inside = groups[0][0].turns[0].prompt[:40]
     zeros = np.zeros(6, np.int32)
-    short = Turn("short", inside[:30], inside[30:36], np.full(6, -6.0, np.float32), zeros, zeros, 1.0, 0.0, 1.0)
+    short = Turn(
+        "short", inside[:30], inside[30:36], np.full(6, -6.0, np.float32), zeros, zeros, 1.0, 0.0, 1.0
+    )
     groups[0][1] = replace(groups[0][1], turns=[short])
     wanted = stage()
     batch = rl.prepare(groups, wanted, [0])
@@ -189,7 +219,9 @@ def test_sdpa_and_checkpointing_give_the_same_gradient(tiny_model: Path, model: 
     reference = gradient_of(model, batch, wanted)
     sdpa = Model(ModelConfig(path=str(tiny_model), autocast="none", attention="sdpa"))
     assert_same(reference, gradient_of(sdpa, batch, wanted))
-    checkpointed = ModelConfig(path=str(tiny_model), autocast="none", gradient_checkpointing=True, share_prefix=False)
+    checkpointed = ModelConfig(
+        path=str(tiny_model), autocast="none", gradient_checkpointing=True, share_prefix=False
+    )
     assert_same(reference, gradient_of(Model(checkpointed), batch, wanted, share=False))
 
 
@@ -202,7 +234,13 @@ def test_a_second_update_clips_against_the_first_logprobs(tiny_model: Path) -> N
     wanted = stage(updates=2)
     batch = rl.prepare(make_groups(), wanted, [0])
     metrics = rl.update(
-        model, Optimizer(model, OptimizerConfig()), batch, wanted, lr=1e-2, version=0, judge=lambda gaps, version: {}
+        model,
+        Optimizer(model, OptimizerConfig()),
+        batch,
+        wanted,
+        lr=1e-2,
+        version=0,
+        judge=lambda gaps, version: {},
     )
     assert metrics["ratio/max"] > 1.05
 
@@ -212,8 +250,18 @@ def test_sft_gradient_does_not_depend_on_micro_batches(model: Model, normalizati
     rollouts = [build_samples(0, rollout.turns)[0] for group in make_groups() for rollout in group]
     results = []
     for micro_batch in (1, 3, 64):
-        settings = {"name": "s", "objective": "sft", "source_policy": "t", "rollouts": 9, "batch": 9, "steps": 1, "lr": 0.0}
-        wanted = sft.SftStage.model_validate(settings | {"micro_batch": micro_batch, "normalization": normalization})
+        settings = {
+            "name": "s",
+            "objective": "sft",
+            "source_policy": "t",
+            "rollouts": 9,
+            "batch": 9,
+            "steps": 1,
+            "lr": 0.0,
+        }
+        wanted = sft.SftStage.model_validate(
+            settings | {"micro_batch": micro_batch, "normalization": normalization}
+        )
         keeper = GradientKeeper(model)
         sft.update(model, keeper, rollouts, wanted, lr=0.0)  # type: ignore[arg-type]
         results.append(keeper.kept)
@@ -232,5 +280,7 @@ class GradientKeeper:
         self.model.network.zero_grad()
 
     def step(self, lr: float) -> dict[str, float]:
-        self.kept = {name: weight.grad.clone() for name, weight in self.model.trainable() if weight.grad is not None}
+        self.kept = {
+            name: weight.grad.clone() for name, weight in self.model.trainable() if weight.grad is not None
+        }
         return {}

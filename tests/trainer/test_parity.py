@@ -20,7 +20,7 @@ def test_float32_judges_the_largest_gap_at_once() -> None:
 def test_bfloat16_judges_the_mean_of_enough_tokens() -> None:
     gate = ParityGate(ParityConfig(), rounded=True)
     gate.judge(np.full(200, 0.05), 1)  # too few to tell
-    with pytest.raises(ParityFailed, match="mean logprob gap 0.05 over 300 tokens"):
+    with pytest.raises(ParityFailed, match="over 300 tokens"):
         gate.judge(np.full(100, 0.05), 1)
     gate = ParityGate(ParityConfig(), rounded=True)
     spikes = np.zeros(300)

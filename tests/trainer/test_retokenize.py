@@ -15,10 +15,17 @@ from trainer.data.retokenize import Retokenizer, Unrenderable, to_template
 
 DEMO_TEMPLATE = Path(singletree.demo.__file__).parent / "chat_template.jinja"
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "get_price", "arguments": '{"item": "red tea", "n": 1}'}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "get_price", "arguments": '{"item": "red tea", "n": 1}'},
+}
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "You are a clerk."},
-    {"role": "user", "content": [{"type": "text", "text": "What does"}, {"type": "text", "text": "red tea cost?"}]},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "What does"}, {"type": "text", "text": "red tea cost?"}],
+    },
 ]
 ASKED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "It costs 7."}
@@ -46,7 +53,9 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def apply(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], generate: bool) -> list[int]:
-    encoded = tokenizer.apply_chat_template(plain(messages), tools=TOOLS, add_generation_prompt=generate, return_dict=False)
+    encoded = tokenizer.apply_chat_template(
+        plain(messages), tools=TOOLS, add_generation_prompt=generate, return_dict=False
+    )
     return [int(token) for token in encoded]
 
 
@@ -56,7 +65,9 @@ def apply(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], ge
 def test_prompt_and_reply_are_those_of_the_template(
     tokenizer: PreTrainedTokenizerBase, history: list[dict[str, Any]], reply: dict[str, Any]
 ) -> None:
-    prompt, completion = Retokenizer(tokenizer).encode_turn({"messages": history, "tools": TOOLS}, reply, cut=False)
+    prompt, completion = Retokenizer(tokenizer).encode_turn(
+        {"messages": history, "tools": TOOLS}, reply, cut=False
+    )
     assert prompt.tolist() == apply(tokenizer, history, True)
     whole = apply(tokenizer, [*history, reply], False)
     assert [*prompt.tolist(), *completion.tolist()] == whole[: len(prompt) + len(completion)]
@@ -70,7 +81,9 @@ def test_prompt_and_reply_are_those_of_the_template(
 def test_the_next_prompt_extends_the_turn(tokenizer: PreTrainedTokenizerBase) -> None:
     retokenizer = Retokenizer(tokenizer)
     prompt, completion = retokenizer.encode_turn({"messages": MESSAGES, "tools": TOOLS}, ASKED, cut=False)
-    after, _ = retokenizer.encode_turn({"messages": [*MESSAGES, ASKED, RESULT], "tools": TOOLS}, ANSWER, cut=False)
+    after, _ = retokenizer.encode_turn(
+        {"messages": [*MESSAGES, ASKED, RESULT], "tools": TOOLS}, ANSWER, cut=False
+    )
     so_far = [*prompt.tolist(), *completion.tolist()]
     assert after[: len(so_far)].tolist() == so_far
 
@@ -111,4 +124,7 @@ def test_templates_that_rewrite_or_fail_are_named(tiny_model: Path) -> None:
 
 
 def test_empty_tool_calls_are_dropped() -> None:
-    assert to_template({"role": "assistant", "content": "a", "tool_calls": []}) == {"role": "assistant", "content": "a"}
+    assert to_template({"role": "assistant", "content": "a", "tool_calls": []}) == {
+        "role": "assistant",
+        "content": "a",
+    }

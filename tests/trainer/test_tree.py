@@ -36,7 +36,7 @@ def call_trees(draw: st.DrawFn) -> list[Call]:
 def expected_targets(calls: list[Call]) -> Counter[tuple[str, tuple[int, ...]]]:
     """By brute force: (call, the whole sequence up to and with the target) for each sampled token."""
     return Counter(
-        (call.id, tuple([*call.prompt.tolist(), *call.completion.tolist()[: place + 1]]))
+        (call.id, (*call.prompt.tolist(), *call.completion.tolist()[: place + 1]))
         for call in calls
         for place in range(len(call.completion))
     )
@@ -70,7 +70,11 @@ def described(rows: list, calls: list[Call]) -> set[tuple]:
 def test_a_shared_prefix_makes_no_more_rows_than_there_are_leaves(calls: list[Call]) -> None:
     whole = {(*call.prompt.tolist(), *call.completion.tolist()) for call in calls}
     leaves = {one for one in whole if not any(other != one and other[: len(one)] == one for other in whole)}
-    spent = Counter((*call.prompt.tolist(), *call.completion.tolist()[: n + 1]) for call in calls for n in range(len(call.completion)))
+    spent = Counter(
+        (*call.prompt.tolist(), *call.completion.tolist()[: n + 1])
+        for call in calls
+        for n in range(len(call.completion))
+    )
     rows = build_rows(calls)
     assert {tuple(row.tokens.tolist()) for row in rows} >= leaves
     if max(spent.values()) == 1:  # no place is wanted twice
@@ -85,7 +89,9 @@ def test_a_conversation_is_one_row() -> None:
     assert row.owners.tolist() == [-1, -1, 1, 1, -1, 0]
 
 
-def turn(id: str, prompt: list[int], completion: list[int], start: float, end: float, **fields: object) -> Turn:
+def turn(
+    id: str, prompt: list[int], completion: list[int], start: float, end: float, **fields: object
+) -> Turn:
     size = len(completion)
     return Turn(
         id,
@@ -127,7 +133,10 @@ def test_parallel_samples_and_branches_both_stand() -> None:
     left, right = turn("left", [1, 2], [3], 0.0, 2.0), turn("right", [1, 2], [3], 0.5, 2.0)
     assert superseded([left, right]) == set()
     samples, _ = build_samples(0, [left, right])
-    assert [sample.target_count for sample in samples] == [1, 1]  # the same token twice: two targets, two rows
+    assert [sample.target_count for sample in samples] == [
+        1,
+        1,
+    ]  # the same token twice: two targets, two rows
     early, late = turn("early", [1, 2], [3], 0.0, 1.0), turn("late", [1, 2], [4], 2.0, 3.0)
     children = [turn("c1", [1, 2, 3, 9], [5], 5.0, 6.0), turn("c2", [1, 2, 4, 9], [5], 5.0, 6.0)]
     assert superseded([early, late, *children]) == set()
@@ -174,7 +183,10 @@ def test_an_untrainable_retry_does() -> None:
 @settings(max_examples=100, deadline=None)
 @given(call_trees(), st.randoms(use_true_random=False))
 def test_samples_do_not_depend_on_the_order_of_spans(calls: list[Call], random: object) -> None:
-    turns = [turn(call.id, call.prompt.tolist(), call.completion.tolist(), n % 3, n % 3 + 1.5) for n, call in enumerate(calls)]
+    turns = [
+        turn(call.id, call.prompt.tolist(), call.completion.tolist(), n % 3, n % 3 + 1.5)
+        for n, call in enumerate(calls)
+    ]
     samples, counts = build_samples(0, turns)
     random.shuffle(turns)  # type: ignore[attr-defined]
     again, counts_again = build_samples(0, turns)

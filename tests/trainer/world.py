@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from sqlalchemy import insert, select, update
 
 from spanlog import groups, policies, rewards, rollouts, steps
@@ -19,6 +20,7 @@ from spanlog.models import Engine, Group, TrainStep
 from spanlog.writer import SpanDraft, SpanWriter
 from trainer.config import ModelConfig, Recipe
 from trainer.data.packing import pack
+from trainer.data.read import read_groups
 from trainer.data.samples import Turn, build_samples
 from trainer.model import Model
 
@@ -46,7 +48,10 @@ class World:
         self.url = f"sqlite:///{folder / 'log.db'}"
         self.database: Database = open_database(self.url, migrate=True, durability="async")
         self.writer = SpanWriter(self.database)
-        self.random = np.random.default_rng(0)
+        self.logprob_error = 0.0
+        """Added to what the engine logs."""
+        self.first_token = 20
+        """Of every prompt."""
         with self.database.begin() as conn:
             for name, kind in ((POLICY, "train"), (TEACHER, "frozen")):
                 policies.put(
@@ -106,10 +111,13 @@ class World:
         group = self._open_group(POLICY)
         for rollout in group.rollouts:
             rng = np.random.default_rng([number, rollout.index])
-            prompt = np.concatenate([np.arange(20, 45), rng.integers(50, 300, 6)]).astype(np.int32)
+            prompt = np.concatenate([[self.first_token], np.arange(21, 45), rng.integers(50, 300, 6)]).astype(
+                np.int32
+            )
             for _ in range(turns):
                 completion = rng.integers(50, 300, 5).astype(np.int32)
-                self._write_span(rollout.id, prompt, completion, logprobs_of(model, prompt, completion))
+                logprobs = logprobs_of(model, prompt, completion) + np.float32(self.logprob_error)
+                self._write_span(rollout.id, prompt, completion, logprobs)
                 prompt = np.concatenate([prompt, completion, rng.integers(50, 300, 4)]).astype(np.int32)
             self._finish(rollout.id, reward(number, rollout.index))
         return group.id
@@ -201,6 +209,24 @@ class World:
             )
             self.writer.submit(draft).result(30)
 
+    def logprob_changes(self, group_ids: list[str]) -> list[tuple[int, float]]:
+        """(rollout's index, mean change of its tokens' logprobs since they were sampled) under the published weights."""
+        model = Model(ModelConfig(path=str(self.weights()), autocast="none"))
+        changes = []
+        with self.database.read() as conn:
+            for group in read_groups(conn, group_ids):
+                for index, rollout in enumerate(group):
+                    new = [logprobs_of(model, turn.prompt, turn.completion) for turn in rollout.turns]
+                    old = [turn.logprobs for turn in rollout.turns if turn.logprobs is not None]
+                    changes.append((index, float((np.concatenate(new) - np.concatenate(old)).mean())))
+        return changes
+
+    @staticmethod
+    def same_weights(left: Path, right: Path) -> bool:
+        """Bit for bit."""
+        mine, theirs = (load_file(folder / "model.safetensors") for folder in (left, right))
+        return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
     def step_rows(self) -> list[Any]:
         """The policy's steps that are not void."""
         with self.database.read() as conn:
@@ -219,6 +245,8 @@ class World:
 
 def logprobs_of(model: Model, prompt: np.ndarray, completion: np.ndarray) -> np.ndarray:
     """What an engine would log for this completion."""
+    if int(prompt.max()) >= model.vocabulary:
+        return np.full(len(completion), -1.0, np.float32)
     zeros = np.zeros(len(completion), np.int32)
     turn = Turn("x", prompt, completion, zeros.astype(np.float32), zeros, zeros, TEMPERATURE, 0.0, 1.0)
     samples, _ = build_samples(0, [turn])
