@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Insert
+from sqlalchemy import Connection, Insert, literal
 from sqlalchemy.dialects import postgresql, sqlite
 
 from spanlog.models import Base
@@ -18,5 +18,6 @@ def ignoring_insert(conn: Connection, model: type[Base]) -> Insert:
 
 
 def insert_or_ignore(conn: Connection, model: type[Base], row: Mapping[str, Any]) -> bool:
-    """Insert one row unless its key is taken. True if it is new."""
-    return conn.execute(ignoring_insert(conn, model).values(**row)).rowcount == 1
+    """Insert one row unless its key is taken. True if it is new (by RETURNING: drivers do not agree on row counts)."""
+    statement = ignoring_insert(conn, model).values(**row).returning(literal(1))
+    return conn.execute(statement).first() is not None

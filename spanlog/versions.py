@@ -79,13 +79,19 @@ def label_tokens(
 def label_moments(
     moments: NDArray[np.float64], swaps: Sequence[Swap], current_version: int | None, guard_s: float
 ) -> tuple[Ints, Ints]:
-    """The range of versions at each moment; ``swaps`` in order of ``begin_at``."""
+    """The range of versions at each moment; ``swaps`` in order of ``begin_at``.
+
+    A swap without an end has the engine paused with the old weights, as long as the next record says so too; after a
+    restart it does not.
+    """
     before_all = swaps[0].old_version if swaps else current_version
     version = np.full(moments.shape, number(before_all), np.int32)
     for index, swap in enumerate(swaps):
-        version[moments > swap.begin_at] = number(swap.old_version)
-        if swap.end_at is not None:
-            later = swaps[index + 1].old_version if index + 1 < len(swaps) else current_version
+        later = swaps[index + 1].old_version if index + 1 < len(swaps) else current_version
+        if swap.end_at is None:
+            version[moments > swap.begin_at] = number(swap.old_version if later == swap.old_version else None)
+        else:
+            version[moments > swap.begin_at] = number(swap.old_version)
             version[moments > swap.end_at] = version_after(swap, later)
     low, high = version, version.copy()
     for swap in swaps:

@@ -66,8 +66,9 @@ class PostgresServer:
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, whoever is still connected."""
-        self.admin(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
+        """Drop it, whoever is still connected; a server of this run's own is removed whole instead."""
+        if self.process is None:
+            self.admin(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
 
     def template(self) -> str:
         """The name of a migrated database that nobody connects to."""
