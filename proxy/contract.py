@@ -93,6 +93,18 @@ def apply_training(request: Mapping[str, Any], policy_sampling: Mapping[str, Any
     return Contract(body, sampling, sorted(stripped), untrainable_reason(request))
 
 
+def clamp_max_tokens(body: dict[str, Any], window: int | None) -> list[str]:
+    """Lowers what exceeds the engine's window (harnesses ask for 65536 tokens of a 32k model); vLLM itself lowers
+    the rest to what the prompt leaves. Returns the names of the fields that it changed in ``body``."""
+    clamped = []
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = body.get(name)
+        if window and isinstance(value, int) and value > window:
+            body[name] = window
+            clamped.append(name)
+    return clamped
+
+
 def pass_through(request: Mapping[str, Any]) -> Contract:
     """The contract of a ``frozen`` policy: nothing is changed."""
     sampling = {name: request[name] for name in DEFAULT_SAMPLING if name in request}

@@ -36,7 +36,7 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         request=exchange.raw,
         reply=capture.reply(),
         sampling=exchange.contract.sampling,
-        stripped=exchange.contract.stripped,
+        stripped=sorted([*exchange.contract.stripped, *exchange.clamped]),
         finish_reason=capture.finish_reason,
         stop_reason=capture.stop_reason,
         upstream_id=capture.upstream_id,

@@ -50,6 +50,7 @@ class Exchange:
             self.contract = contract.pass_through(request)
         self.capture = Capture()
         self.engine: EngineView | None = None
+        self.clamped: list[str] = []
         self.http_status = 200
         self._headers_sent = False
 
@@ -94,6 +95,8 @@ class Exchange:
         self.engine = engine
         self.capture = Capture()
         body = dict(self.contract.body, model=self.caller.model)
+        if self.caller.policy_kind == PolicyKind.TRAIN:
+            self.clamped = contract.clamp_max_tokens(body, engine.capabilities.get("max_model_len"))
         if engine.kind == "vllm":
             chat.add_capture(body)
         async with upstream.open_call(self.services.watch.client, engine, body) as response:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.contract import DEFAULT_SAMPLING, STRIPPED_FIELDS, apply_training, pass_through, untrainable_reason
+from proxy.contract import (
+    DEFAULT_SAMPLING,
+    STRIPPED_FIELDS,
+    apply_training,
+    clamp_max_tokens,
+    pass_through,
+    untrainable_reason,
+)
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
@@ -104,3 +111,10 @@ def test_a_frozen_policy_passes_requests_as_they_are() -> None:
     made = pass_through(request)
     assert made.body == request
     assert (made.stripped, made.untrainable, made.sampling) == ([], None, {"temperature": 0.2})
+
+
+def test_more_tokens_than_the_window_are_lowered() -> None:
+    body = {"max_tokens": 65536, "max_completion_tokens": 10}
+    assert clamp_max_tokens(body, None) == []
+    assert clamp_max_tokens(body, 4096) == ["max_tokens"]
+    assert body == {"max_tokens": 4096, "max_completion_tokens": 10}
