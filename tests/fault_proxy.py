@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -77,13 +77,34 @@ def fault_proxy(engine_url: str, fault: Fault) -> Iterator[str]:
                     trust_env=False,
                 )
 
-            hit = fault.trigger is not None and (fault.trigger in self.path or fault.trigger.encode() in body)
-            reply = fault.act(forward) if hit else forward()
+            if fault.trigger is None or (
+                fault.trigger not in self.path and fault.trigger.encode() not in body
+            ):
+                self._stream(body)
+                return
+            reply = fault.act(forward)
             self.send_response(reply.status_code)
             self.send_header("content-type", reply.headers.get("content-type", "application/json"))
             self.send_header("content-length", str(len(reply.content)))
             self.end_headers()
             self.wfile.write(reply.content)
+
+        def _stream(self, body: bytes) -> None:
+            """Bytes as they come; the end of the connection is the end of the reply (HTTP/1.0)."""
+            headers = {"content-type": self.headers.get("content-type") or "application/json"}
+            url = engine_url + self.path
+            with (
+                suppress(OSError),
+                httpx.stream(
+                    self.command, url, content=body, headers=headers, timeout=90.0, trust_env=False
+                ) as reply,
+            ):
+                self.send_response(reply.status_code)
+                self.send_header("content-type", reply.headers.get("content-type", "application/json"))
+                self.end_headers()
+                for data in reply.iter_raw():
+                    self.wfile.write(data)
+                    self.wfile.flush()
 
         do_GET = do_POST = _pass
 

@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save
 
 from spanlog.states import EngineState
 from tests.conftest import StartEngine
+from tests.end_to_end.world import Call, run_loop
 from tests.engine_fixture import EngineProcess
 from tests.fault_proxy import Fault, fault_proxy, replaced_during, truncated_during
-from tests.publish.world import POLICY, Stream, World, complete, control_state
+from tests.proxy.conftest import wait_for
+from tests.publish.world import POLICY, World, complete, control_state
 from tests.rescore import TOLERANCE, largest_gap
 from tests.tiny_model import build_tiny_model
 from trainer.publish import SwapStatus
@@ -26,6 +28,7 @@ from trainer.publish.errors import PublishFailed
 pytestmark = pytest.mark.engine
 
 PROMPT = [1, 50, 60, 70, 80, 2]
+HELLO = [{"role": "user", "content": "the user adds a number and stops."}]
 
 
 @pytest.fixture(scope="module")
@@ -79,48 +82,48 @@ def test_where_no_engine_loads_the_former_weights_come_back(
 
 
 def test_a_failed_load_quarantines_its_engine_and_the_other_serves(
-    base_weights: EngineProcess, second: EngineProcess, world: World, trained: Path
+    base_weights: EngineProcess, second: EngineProcess, trained: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    """Also what waits in the poisoned engine ends, with an abort that the proxy answers as a retryable error."""
+    """A call that waits in the poisoned engine is answered by the other one, a stream that has begun ends in an error,
+    none hangs. Restarted, the engine serves its base weights and calls itself healthy: no traffic until republished."""
     weights = load_file(trained / "model.safetensors")
     name = "model.layers.0.mlp.up_proj.weight"
     misshapen = save(weights | {name: weights[name][:10].clone()}, metadata={"format": "pt"})
-    waiting = Stream(second.base_url, PROMPT, 1000).start()
-    waiting.wait_for(20)
     poison = Fault("singletree_load", replaced_during(trained / "model.safetensors", misshapen))
-    with fault_proxy(second.base_url, poison) as url:
-        world.add_engine("second", url)
-        world.add_engine("third", base_weights.base_url)
-        report = world.publish(trained)
-    outcomes = {outcome.engine_id: outcome.status for outcome in report.engines}
-    assert outcomes == {"second": SwapStatus.QUARANTINED, "third": SwapStatus.LOADED}
-    lost, fine = world.engine("second"), world.engine("third")
-    assert (lost.state, lost.version) == (EngineState.QUARANTINED, None)
-    assert "did not load" in lost.error and "restart it" in lost.error
-    assert (fine.state, fine.version, world.version()) == (EngineState.READY, 1, 1)
-    assert control_state(second.base_url)[1], "a poisoned engine is never resumed"
-    assert waiting.join().finish_reason == "abort"
-    assert serves(base_weights.base_url, trained)
-    assert world.republish() == [], "a quarantined engine is left alone until it has been restarted"
+    with run_loop(tmp_path) as loop, fault_proxy(second.base_url, poison) as url:
+        loop.add_engine("second", url)
+        whole = Call(loop, {"messages": HELLO, "max_tokens": 1500}).start()
+        streams = [
+            Call(loop, {"messages": HELLO, "max_tokens": 1500, "stream": True}).start() for _ in range(4)
+        ]
+        wait_for(lambda: all(call.events > 5 for call in streams))
+        loop.add_engine("third", base_weights.base_url)
+        report = loop.publish(trained)
+        outcomes = {outcome.engine_id: outcome.status for outcome in report.engines}
+        assert outcomes == {"second": SwapStatus.QUARANTINED, "third": SwapStatus.LOADED}
+        lost, fine = loop.engine("second"), loop.engine("third")
+        assert (lost["state"], lost["version"]) == (EngineState.QUARANTINED, None)
+        assert "did not load" in lost["error"] and "restart it" in lost["error"]
+        assert (fine["state"], fine["version"]) == (EngineState.READY, 1)
+        assert control_state(second.base_url)[1], "a poisoned engine is never resumed"
+        assert whole.join().status == 200
+        ends = [call.join().text for call in streams]
+        assert all("engine_aborted" in text or "[DONE]" in text for text in ends)
+        assert any("engine_aborted" in text for text in ends), "no stream was in flight"
+        assert serves(base_weights.base_url, trained)
+        assert loop.republish() == [], "a quarantined engine is left alone until it has been restarted"
 
-
-def test_a_restarted_engine_is_republished_before_it_counts(
-    base_weights: EngineProcess, second: EngineProcess, world: World, trained: Path, tiny_model: Path
-) -> None:
-    """The restart cures what the test before broke; it comes back with base weights, and calls itself healthy."""
-    world.add_engine("third", base_weights.base_url)
-    world.publish(trained)
-    second.restart()
-    assert control_state(second.base_url) == ("default", False)
-    assert serves(second.base_url, tiny_model)
-    world.add_engine("second", second.base_url, EngineState.STALE)
-    assert [(outcome.engine_id, outcome.status) for outcome in world.republish()] == [
-        ("second", SwapStatus.LOADED)
-    ]
-    row = world.engine("second")
-    assert (row.state, row.version) == (EngineState.READY, 1)
-    assert control_state(second.base_url) == (f"{POLICY}:1", False)
-    assert serves(second.base_url, trained)
+        poison.trigger = None
+        second.restart()
+        assert control_state(second.base_url) == ("default", False)
+        assert serves(second.base_url, tiny_model)
+        wait_for(lambda: loop.engine("second")["state"] == EngineState.STALE)
+        ask = {"messages": HELLO, "max_tokens": 5}
+        assert {Call(loop, ask).start().join().span().engine_id for _ in range(4)} == {"third"}
+        assert [outcome.status for outcome in loop.republish()] == [SwapStatus.LOADED]
+        assert control_state(second.base_url) == (f"{POLICY}:1", False)
+        assert serves(second.base_url, trained)
+        wait_for(lambda: Call(loop, ask).start().join().span().engine_id == "second")
 
 
 def test_tied_embeddings_are_published_whole(
