@@ -15,11 +15,14 @@ from typing import Any
 from harness_adapters.environment import clean_environment
 from harness_adapters.errors import WorkerBroken
 from harness_adapters.protocol import Job, LibraryAdapter, Outcome, ToolCall
-from harness_adapters.runner.process import GRACE_S, MARKER, end_process, finish_despite_cancellation
+from harness_adapters.runner.process import MARKER, end_process, finish_despite_cancellation
 from harness_adapters.runner.worker import LINE_LIMIT
 
 START_TIMEOUT_S = 120.0
 """Importing a large agent library on a busy machine takes tens of seconds."""
+CANCEL_WAIT_S = 15.0
+"""How long a worker may take to end one rollout before it counts as hanging and is killed with all that it runs; long,
+since on a busy machine a healthy one can be slow."""
 STDERR_LINES = 50
 
 
@@ -94,10 +97,10 @@ class WorkerProcess:
             raise
 
     async def _cancel(self, rollout_id: str, done: asyncio.Future[dict[str, Any]]) -> None:
-        """Ask the worker to stop one rollout; if it does not answer its loop or a tool hangs, and it is killed."""
+        """Ask the worker to stop one rollout; if it does not answer, its loop or a tool hangs, and it is killed."""
         if self.alive and not done.done():
             self._send({"op": "cancel", "id": rollout_id})
-            await asyncio.wait([done], timeout=GRACE_S)
+            await asyncio.wait([done], timeout=CANCEL_WAIT_S)
         if not done.done():
             await self.kill()
         if done.done() and not done.cancelled():
@@ -141,6 +144,7 @@ class WorkerProcess:
     def _lose(self, why: str) -> None:
         if not self._started.done():
             self._started.set_exception(WorkerBroken(why))
+            self._started.exception()  # whoever waits still gets it; if nobody does, asyncio must not warn
         for done in self._waiting.values():
             if not done.done():
                 done.set_exception(WorkerLost(why))

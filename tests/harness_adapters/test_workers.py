@@ -64,7 +64,7 @@ def test_no_call_ever_goes_out_under_another_rollouts_key() -> None:
 
 
 def test_faults_of_one_rollout_stay_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "GRACE_S", 1.0)
+    monkeypatch.setattr(pool_module, "CANCEL_WAIT_S", 1.0)
     kinds = ["raise", "exit", "sleep", "fine"]
     jobs = [job(number, {"do": kind}, timeout_s=3.0) for number, kind in enumerate(kinds)]
     raised, exited, slept, fine = run_all("misbehaving", jobs)
@@ -75,7 +75,7 @@ def test_faults_of_one_rollout_stay_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_worker_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "GRACE_S", 0.5)
+    monkeypatch.setattr(pool_module, "CANCEL_WAIT_S", 0.5)
 
     async def main() -> tuple[Outcome, Outcome, Outcome]:
         pool = WorkerPool(PydanticAI(agent=f"{HERE}:misbehaving"))
