@@ -14,6 +14,9 @@ WORK=${WORK:-$(mktemp -d)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 export DOCKER_HOST="unix://$WORK/docker.sock" DOCKER_BUILDKIT=0
 export BASE_IMAGE=singletree-proof-base POSTGRES_IMAGE=singletree-proof-postgres COMPOSE_PROJECT_NAME=singletree-proof
+secret() { head -c 32 /dev/urandom | sha256sum | cut -c1-48; }
+POSTGRES_PASSWORD=$(secret) SINGLETREE_ADMIN_KEY=$(secret) SINGLETREE_RUNNER_KEY=$(secret)
+export POSTGRES_PASSWORD SINGLETREE_ADMIN_KEY SINGLETREE_RUNNER_KEY
 say() { echo "== $*"; }
 
 cleanup() {
@@ -78,9 +81,6 @@ done
 docker images --format '{{.Repository}} {{.Size}}' | sort
 
 say "docker-compose up: postgres, migrate, proxy"
-secret() { head -c 32 /dev/urandom | sha256sum | cut -c1-48; }
-POSTGRES_PASSWORD=$(secret) SINGLETREE_ADMIN_KEY=$(secret) SINGLETREE_RUNNER_KEY=$(secret)
-export POSTGRES_PASSWORD SINGLETREE_ADMIN_KEY SINGLETREE_RUNNER_KEY
 docker-compose up -d --no-build proxy 2>&1
 for _ in $(seq 60); do
     if [ "$(docker inspect --format '{{.State.Health.Status}}' "$(docker-compose ps -q proxy)")" = healthy ]; then break; fi

@@ -6,6 +6,7 @@ somebody a week. ``load_recipe`` turns whatever is wrong into one line that name
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -241,8 +242,11 @@ class Recipe(Config):
 
     policy: str
     """The policy that is trained, as registered with the proxy."""
-    database: str = "sqlite:///singletree.db"
-    """URL of the span log that the proxy writes."""
+    database: str = Field(
+        default_factory=lambda: os.environ.get("SINGLETREE_DATABASE_URL", "sqlite:///singletree.db")
+    )
+    """URL of the span log that the proxy writes. Left out: the proxy's own variable, since a password has no place in
+    a recipe."""
     output: Path
     """Folder for checkpoints and published weights; the engines must be able to read it."""
     seed: int = Field(default=0, ge=0)
