@@ -23,7 +23,7 @@ from trainer.checkpoint import Position, find_checkpoint, prune, read_position, 
 from trainer.config import Recipe, RlStage, SftStage
 from trainer.data.read import count_sft_rollouts, read_groups, read_sft
 from trainer.data.retokenize import Retokenizer
-from trainer.data.samples import BUILDER, Sample, build_samples
+from trainer.data.samples import BUILDER, RolloutData, Sample, build_samples
 from trainer.data.tokenizer_check import check_tokenizer
 from trainer.errors import CheckpointUnusable, NothingToTrain, Stopped
 from trainer.ledger import Ledger, check_source
@@ -224,6 +224,7 @@ class Trainer:
             if found >= stage.rollouts:
                 return
             self.check_stop()
+            self.publisher.republish_stale()
             if time.monotonic() - told > 30:
                 told = time.monotonic()
                 log.info(
@@ -260,7 +261,7 @@ class Trainer:
             )
         return ids, rollouts, metrics
 
-    def _check_batch(self, groups: Sequence[Sequence[rl.RolloutData]], batch: rl.RlBatch) -> None:
+    def _check_batch(self, groups: Sequence[Sequence[RolloutData]], batch: rl.RlBatch) -> None:
         turns = [turn for group in groups for rollout in group for turn in rollout.turns]
         if not batch.metrics.get("spans/used"):
             reasons = {name: int(value) for name, value in batch.metrics.items() if name.startswith("spans/")}

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, func, select, update
 
 from spanlog import groups, policies, steps
 from spanlog.database import Database
 from spanlog.errors import NotFound
-from spanlog.models import Engine, TrainStep
-from spanlog.states import EngineState, PolicyKind
+from spanlog.models import Engine, Group, TrainStep
+from spanlog.states import EngineState, GroupState, PolicyKind, Purpose
 from trainer.config import Recipe, RlStage, SftStage
 from trainer.errors import PolicyUnusable
 
@@ -32,6 +32,10 @@ NEUTRAL_SAMPLING: dict[str, tuple[float, ...]] = {
     "repetition_penalty": (1.0,),
 }
 """Values at which a sampling parameter leaves the distribution as the model gives it, apart from temperature."""
+
+
+SETTLE_EVERY_S = 1.0
+"""How often the trainer settles groups whose deadline has passed; the proxy does too, where one runs."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Ledger:
         self.recipe = recipe
         self.owner = f"{socket.gethostname()}:{os.getpid()}"
         self.leased: list[str] = []
+        self._settled_at = 0.0
         check_policy(self.policy(), recipe)
         with database.begin() as conn:
             self.fence = steps.take_over(conn, recipe.policy)
@@ -80,10 +85,19 @@ class Ledger:
             return steps.next_version(conn, self.recipe.policy)
 
     def lease(self, count: int) -> list[str]:
-        """``count`` settled groups, oldest first, or none if there are fewer."""
+        """``count`` settled groups, oldest first, or none if there are fewer.
+
+        Cheap to call often: it takes the database's write lock once a second, for groups past their deadline, and
+        else only if there may be enough.
+        """
+        due = time.monotonic() - self._settled_at >= SETTLE_EVERY_S
+        if not due and not self._may_have(count):
+            return []
         with self.database.begin() as conn:
             now = time.time()
-            groups.settle_due(conn, self.recipe.policy, now)
+            if due:
+                groups.settle_due(conn, self.recipe.policy, now)
+                self._settled_at = time.monotonic()
             self.leased = groups.lease(
                 conn,
                 policy_id=self.recipe.policy,
@@ -94,6 +108,16 @@ class Ledger:
                 now=now,
             )
         return self.leased
+
+    def _may_have(self, count: int) -> bool:
+        """Whether ``count`` training groups are settled, or leased (perhaps by a trainer that is gone)."""
+        query = select(func.count()).where(
+            Group.policy_id == self.recipe.policy,
+            Group.purpose == Purpose.TRAIN,
+            Group.state.in_([GroupState.SETTLED, GroupState.LEASED]),
+        )
+        with self.database.read() as conn:
+            return conn.execute(query).scalar_one() >= count
 
     def release(self) -> None:
         """Gives back what is leased and not consumed."""

@@ -13,10 +13,9 @@ import torch
 
 from trainer.config import ModelConfig, RlStage
 from trainer.data.packing import pack
-from trainer.data.samples import Sample, Turn, build_samples
+from trainer.data.samples import RolloutData, Sample, Turn, build_samples
 from trainer.model import Model
 from trainer.objectives import rl, sft
-from trainer.objectives.rl import RolloutData
 
 Gradient = dict[str, torch.Tensor]
 NORMALIZATIONS = ["token", "rollout"]

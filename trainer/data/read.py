@@ -16,8 +16,7 @@ from spanlog.models import Group, Rollout
 from spanlog.records import SpanRecord, read_spans
 from spanlog.states import Delivery, GroupState, Purpose, SpanStatus
 from trainer.data.retokenize import Retokenizer, Unrenderable
-from trainer.data.samples import Turn
-from trainer.objectives.rl import RolloutData
+from trainer.data.samples import RolloutData, Turn
 
 NO_TOKENS = np.empty(0, np.int32)
 

@@ -43,6 +43,15 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class RolloutData:
+    """One rollout as read: its reward (None: missing, which is not zero [I4]) and its turns in any order."""
+
+    id: str
+    reward: float | None
+    turns: Sequence[Turn]
+
+
+@dataclass(frozen=True)
 class Sample:
     """A training row. Arrays have the row's length L; at non-targets all but ``tokens`` hold zeros."""
 

@@ -24,18 +24,9 @@ from trainer.algorithms.normalize import NORMALIZATIONS
 from trainer.algorithms.policy_loss import POLICY_LOSSES, PolicyLossInputs
 from trainer.config import RlStage
 from trainer.data.packing import MicroBatch, pack
-from trainer.data.samples import Sample, Turn, build_samples
+from trainer.data.samples import RolloutData, Sample, build_samples
 from trainer.model import Model
 from trainer.optimizer import Optimizer
-
-
-@dataclass(frozen=True)
-class RolloutData:
-    """One rollout as read: its reward (None: missing, which is not zero [I4]) and its turns in any order."""
-
-    id: str
-    reward: float | None
-    turns: Sequence[Turn]
 
 
 @dataclass(frozen=True)
