@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.harness_adapters.scripted_server import ScriptedServer, shop_clerk
@@ -94,6 +95,21 @@ class ProxyProcess:
 
     def rollout(self, rollout_id: str) -> dict[str, Any]:
         return self.call("GET", f"/api/rollouts/{rollout_id}", scope="runner")
+
+
+def alive_with(marker: str) -> set[int]:
+    """Processes that inherited the rollout's marker, found without the code under test."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.environ().get("SINGLETREE_ROLLOUT") == marker
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
+                found.add(process.pid)
+        except psutil.Error:
+            continue
+    return found
 
 
 def free_port() -> int:

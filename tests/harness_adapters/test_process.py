@@ -13,7 +13,8 @@ import pytest
 
 from harness_adapters.protocol import Finished, Launch
 from harness_adapters.runner import process
-from harness_adapters.runner.process import live_pids, run_process
+from harness_adapters.runner.process import run_process
+from tests.harness_adapters.conftest import alive_with
 
 
 def launch(folder: Path, source: str, stdin: bytes = b"") -> Launch:
@@ -51,21 +52,21 @@ def test_nothing_of_a_hanging_program_that_forks_survives_its_time_limit(
     finished = run(tmp_path, FORKS, marker="hang", timeout_s=0.7)
     assert finished.timed_out and finished.exit_code is None
     assert finished.stdout == "forked\n"
-    assert live_pids(None, "hang") == set()
+    assert alive_with("hang") == set()
     assert time.monotonic() - started < 10
 
 
 def test_nothing_survives_a_cancelled_run(tmp_path: Path) -> None:
     async def cancelled() -> None:
         running = asyncio.create_task(run_process(launch(tmp_path, FORKS), marker="cancel", timeout_s=60))
-        while len(live_pids(None, "cancel")) < 4:  # noqa: ASYNC110 (other processes set no event)
+        while len(alive_with("cancel")) < 4:  # noqa: ASYNC110 (other processes set no event)
             await asyncio.sleep(0.05)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(cancelled())
-    assert live_pids(None, "cancel") == set()
+    assert alive_with("cancel") == set()
 
 
 def test_a_background_process_does_not_outlive_a_program_that_ended_well(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_background_process_does_not_outlive_a_program_that_ended_well(tmp_pat
     # The sleep holds standard output open; the program's own end is what counts.
     assert (finished.exit_code, finished.timed_out, finished.stdout) == (0, False, "done\n")
     assert time.monotonic() - started < 10
-    assert live_pids(None, "background") == set()
+    assert alive_with("background") == set()
 
 
 def test_standard_input_output_and_exit_code(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness_adapters.errors import ConfigError, RewardInvalid
@@ -34,6 +34,9 @@ def score(reward: Any, payload: dict[str, Any], outcome: Outcome) -> dict[str, f
         st.floats(), st.integers(-(10**6), 10**6), st.booleans(), st.none(), st.text(), st.lists(st.floats())
     )
 )
+@example(math.nan)
+@example(math.inf)
+@example(-math.inf)
 def test_only_finite_numbers_are_rewards(value: Any) -> None:
     if value is None:
         assert named_values(value, who="f") == {}

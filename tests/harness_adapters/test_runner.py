@@ -22,10 +22,9 @@ from harness_adapters.protocol import Job, Outcome, Task
 from harness_adapters.rewards import RewardFunction
 from harness_adapters.runner import rollout as rollout_module
 from harness_adapters.runner.local import LocalRunner, Plan
-from harness_adapters.runner.process import live_pids
 from harness_adapters.runner.report import Totals
 from harness_adapters.runner.rollout import Terms
-from tests.harness_adapters.conftest import ROOT, SINGLETREE, ProxyProcess
+from tests.harness_adapters.conftest import ROOT, SINGLETREE, ProxyProcess, alive_with
 from tests.harness_adapters.scripted_server import ScriptedServer
 
 
@@ -316,12 +315,12 @@ def test_ctrl_c_leaves_no_process_and_no_workspace(
         assert time.monotonic() < deadline and runner.poll() is None
         time.sleep(0.05)
     rollouts = [rollout["id"] for group in proxy.groups(policy) for rollout in group["rollouts"]]
-    assert all(len(live_pids(None, rollout)) == 2 for rollout in rollouts)
+    assert all(len(alive_with(rollout)) == 2 for rollout in rollouts)
     runner.send_signal(signum)
     output, _ = runner.communicate(timeout=20)
     assert runner.returncode == 130, output
     assert b"Traceback" not in output
-    assert [live_pids(None, rollout) for rollout in rollouts] == [set()] * 4
+    assert [alive_with(rollout) for rollout in rollouts] == [set()] * 4
     assert list(workspaces.iterdir()) == []
     for rollout in rollouts:
         row = proxy.rollout(rollout)

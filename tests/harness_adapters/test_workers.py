@@ -13,8 +13,7 @@ from harness_adapters.protocol import Endpoint, Job, Outcome, Task
 from harness_adapters.pydantic_ai import PydanticAI
 from harness_adapters.runner import pool as pool_module
 from harness_adapters.runner.pool import WorkerPool
-from harness_adapters.runner.process import live_pids
-from tests.harness_adapters.conftest import ROOT
+from tests.harness_adapters.conftest import ROOT, alive_with
 from tests.harness_adapters.scripted_server import ScriptedServer, shop_clerk
 
 HERE = "tests.harness_adapters.agents_under_test"
@@ -100,11 +99,11 @@ def test_closing_leaves_no_process_of_any_worker() -> None:
         await pool.start()
         (worker,) = pool._workers
         running = asyncio.create_task(pool.run(job(1, {"do": "fork"}, timeout_s=20.0)))
-        while len(live_pids(None, worker._marker)) < 2:  # noqa: ASYNC110 (other processes set no event)
+        while len(alive_with(worker._marker)) < 2:  # noqa: ASYNC110 (other processes set no event)
             await asyncio.sleep(0.05)
         await pool.close()
         assert (await running).failure == "error"
-        return live_pids(None, worker._marker)
+        return alive_with(worker._marker)
 
     assert asyncio.run(main()) == set()
 
