@@ -54,7 +54,7 @@ class EngineProcess:
         return self
 
     def wait(self) -> EngineProcess:
-        self.server.wait_ready(timeout_s=180.0)
+        self.server.wait_ready(timeout_s=280.0)
         return self
 
     def start(self) -> EngineProcess:

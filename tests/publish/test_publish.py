@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -21,7 +22,7 @@ from spanlog.database import open_database
 from spanlog.errors import Conflict, FenceLost
 from spanlog.states import EngineState
 from tests.engine_fixture import EngineProcess
-from tests.fault_proxy import Fault, answered_without_doing, fault_proxy
+from tests.fault_proxy import Fault, Forward, answered_without_doing, fault_proxy
 from tests.publish.world import POLICY, Stream, World, complete, control_state
 from tests.rescore import TOLERANCE, largest_gap, reference_logprobs
 from tests.tiny_model import build_tiny_model
@@ -240,6 +241,34 @@ def test_a_trainer_that_lost_the_policy_touches_nothing(
         world.publish(trained)
     assert control_state(base_weights.base_url) == ("default", False)
     assert (world.engine(ENGINE).state, world.swaps(ENGINE), world.version()) == (EngineState.READY, [], 0)
+
+
+def test_a_trainer_that_loses_the_policy_in_the_middle_stops_there(
+    base_weights: EngineProcess, tmp_path: Path, trained: Path
+) -> None:
+    """It commits nothing more; the engine stays swapping for the one that took over."""
+    world = World.create(tmp_path)
+
+    def take_over_and_load(forward: Forward) -> httpx.Response:
+        with world.database.begin() as conn:
+            steps.take_over(conn, POLICY)
+        return forward()
+
+    fault = Fault("singletree_load", take_over_and_load)
+    with fault_proxy(base_weights.base_url, fault) as url:
+        world.add_engine(ENGINE, url)
+        with pytest.raises(FenceLost):
+            world.publish(trained)
+        row = world.engine(ENGINE)
+        assert (row.state, row.version, world.version()) == (EngineState.SWAPPING, 0, 0)
+        assert [swap.end_at for swap in world.swaps(ENGINE)] == [None]
+        assert control_state(base_weights.base_url)[1], "not resumed by the one that lost it"
+        fault.trigger = None
+        world.fence += 1
+        assert [outcome.status for outcome in world.republish()] == [SwapStatus.LOADED]
+    reply = complete(base_weights.base_url, PROMPT, 16)
+    assert gap_of(reply, base_weights.model, PROMPT) < TOLERANCE
+    world.database.close()
 
 
 def test_a_wrong_expectation_of_the_version_is_refused(world: World, trained: Path) -> None:
