@@ -113,7 +113,9 @@ def republish_stale(
     if not targets:
         return []
     if folder is not None and not folder.is_dir():
-        raise PublishFailed(f"the weights of version {policy.version} of {policy_id} are gone from {folder}; put them back")
+        raise PublishFailed(
+            f"the weights of version {policy.version} of {policy_id} are gone from {folder}; put them back"
+        )
     swapper = EngineSwapper(database, policy_id=policy_id, fence=fence, timeouts=timeouts)
     strangers = [replace(target, state=EngineState.STALE) for target in targets]
     outcomes = _swap_all(swapper, strangers, Weights(policy_id, policy.version, folder))
