@@ -19,14 +19,14 @@ class Body(BaseModel):
 class Sampling(Body):
     """The sampling parameters that the proxy owns under a training policy."""
 
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Logged logprobs are of logits divided by it."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1)
     """0 or -1: no limit."""
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(1.0, gt=0)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0)
 
 
 class PolicyBody(Body):
@@ -34,12 +34,12 @@ class PolicyBody(Body):
     """``train``: weights change, the sampling contract holds. ``frozen``: requests pass as they are."""
     model: str = Field(min_length=1)
     """The model's name on its engines (``--served-model-name``)."""
-    sampling: Sampling = Field(default_factory=Sampling)
-    group_size: int = Field(8, ge=1)
+    sampling: Sampling = Sampling()
+    group_size: int = Field(default=8, ge=1)
     """Rollouts per group when the caller does not say."""
-    rollouts_per_step: int = Field(0, ge=0)
+    rollouts_per_step: int = Field(default=0, ge=0)
     """Rollouts that one optimiser step consumes; 0 switches admission control off."""
-    max_staleness: int = Field(0, ge=0)
+    max_staleness: int = Field(default=0, ge=0)
     """In-flight plus unconsumed rollouts stay at or below (this + 1) x ``rollouts_per_step``."""
 
 
@@ -63,10 +63,10 @@ class GroupBody(Body):
     """Makes the call idempotent."""
     policy: Id
     task: TaskBody
-    size: int | None = Field(None, ge=1, le=10_000)
+    size: int | None = Field(default=None, ge=1, le=10_000)
     """Default: the policy's ``group_size``."""
     purpose: Purpose = "train"
-    deadline_s: float = Field(3600.0, gt=0, le=30 * 86400, allow_inf_nan=False)
+    deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400, allow_inf_nan=False)
     """Seconds from now after which it settles with what it has."""
 
 
@@ -76,7 +76,7 @@ class RolloutBody(Body):
     policy: Id
     task: TaskBody
     purpose: Purpose = "train"
-    deadline_s: float = Field(3600.0, gt=0, le=30 * 86400, allow_inf_nan=False)
+    deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400, allow_inf_nan=False)
 
 
 class ClaimBody(Body):
@@ -90,12 +90,12 @@ class HeartbeatBody(Body):
 
 
 class RewardBody(Body):
-    name: str = Field("reward", min_length=1, max_length=200)
+    name: str = Field(default="reward", min_length=1, max_length=200)
     """``reward`` is the one that trains."""
     value: float = Field(strict=True)
     """A finite number. Leave the event out where there is no reward: missing is not zero."""
     source: str = "runner"
-    idempotency_key: str | None = Field(None, max_length=400)
+    idempotency_key: str | None = Field(default=None, max_length=400)
     """The same key again is the same event."""
     span_id: str | None = None
     """The turn that it rewards; null for the whole rollout."""

@@ -17,11 +17,11 @@ class Settings(BaseSettings):
     """Where the span log lives: ``sqlite:///path`` (one proxy) or ``postgresql://user@host/name`` (any number)."""
     durability: Literal["full", "async"] = "full"
     """``full``: an answered call survives a power cut. ``async``: it survives a crash of the process only."""
-    busy_timeout_s: float = Field(10.0, gt=0)
+    busy_timeout_s: float = Field(default=10.0, gt=0)
     """How long to wait for another process's transaction on a SQLite file."""
     host: str = "127.0.0.1"
     """Address to listen on. Beyond loopback, configured keys are required."""
-    port: int = Field(8700, ge=0, le=65535)
+    port: int = Field(default=8700, ge=0, le=65535)
     """0 takes a free port."""
 
     admin_key: SecretStr | None = None
@@ -33,28 +33,28 @@ class Settings(BaseSettings):
     engine_key: SecretStr | None = None
     """Bearer key sent to engines (vLLM's ``--api-key``)."""
 
-    max_body_bytes: int = Field(32 * 2**20, ge=1024)
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
     """Larger request bodies are refused with 413."""
-    key_cache_s: float = Field(2.0, ge=0)
+    key_cache_s: float = Field(default=2.0, ge=0)
     """How long a key's rollout is remembered without asking the database. A reply that arrives after its rollout
     ended is marked late in any case."""
-    upstream_tries: int = Field(3, ge=1, le=10)
+    upstream_tries: int = Field(default=3, ge=1, le=10)
     """Tries of one call, as long as nothing was sent to the caller."""
-    upstream_connect_s: float = Field(5.0, gt=0)
+    upstream_connect_s: float = Field(default=5.0, gt=0)
     """Time-out for opening a connection to an engine. Shorter than an engine's restart, so that a checked label is
     still true when the connection opens."""
-    upstream_silence_s: float = Field(1800.0, gt=0)
+    upstream_silence_s: float = Field(default=1800.0, gt=0)
     """Longest silence of an engine within one call; generous, since requests wait while weights are swapped."""
-    engine_poll_s: float = Field(1.0, gt=0)
+    engine_poll_s: float = Field(default=1.0, gt=0)
     """Interval of health checks, and of reading engine states from the database."""
-    version_guard_s: float = Field(0.2, gt=0)
+    version_guard_s: float = Field(default=0.2, gt=0)
     """Tokens received this soon after a weight swap may be of either version and are labelled with both. Longer delays
     of this process are noticed; they widen the labels of the calls that they fell into."""
-    sweep_s: float = Field(1.0, gt=0)
+    sweep_s: float = Field(default=1.0, gt=0)
     """Interval of looking for lost rollouts and groups that are due."""
-    heartbeat_timeout_s: float = Field(60.0, gt=0)
+    heartbeat_timeout_s: float = Field(default=60.0, gt=0)
     """A running rollout without a heartbeat for this long is abandoned."""
-    drain_s: float = Field(30.0, ge=0)
+    drain_s: float = Field(default=30.0, ge=0)
     """On SIGTERM: how long calls in flight may take to finish."""
 
     @property

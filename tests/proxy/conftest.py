@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,10 @@ from proxy.server import bind
 from proxy.settings import Settings
 from spanlog.database import Database, open_database
 from spanlog.records import SpanRecord, read_spans
+from tests.postgres_server import postgres_url
 from tests.proxy.fake_engine import MODEL, FakeEngine
+
+__all__ = ["postgres_url"]
 
 ADMIN, RUNNER = "st-admin-test", "st-runner-test"
 
@@ -141,9 +145,23 @@ def fake() -> Iterator[FakeEngine]:
         engine.stop()
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy: migrating one for each test would take longer than the tests."""
+    path = tmp_path_factory.mktemp("empty") / "spans.db"
+    open_database(f"sqlite:///{path}", migrate=True).close()
+    return path
+
+
 @pytest.fixture
-def proxy(tmp_path: Path) -> Iterator[Served]:
-    with serve(f"sqlite:///{tmp_path / 'spans.db'}") as served:
+def sqlite_url(empty_database: Path, tmp_path: Path) -> str:
+    shutil.copy(empty_database, tmp_path / "spans.db")
+    return f"sqlite:///{tmp_path / 'spans.db'}"
+
+
+@pytest.fixture
+def proxy(sqlite_url: str) -> Iterator[Served]:
+    with serve(sqlite_url) as served:
         yield served
 
 
@@ -157,11 +175,8 @@ def ready(proxy: Served, fake: FakeEngine) -> Served:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def any_proxy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+def any_proxy(request: pytest.FixtureRequest) -> Iterator[Served]:
     """A proxy on each kind of database."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'spans.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
+    url = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     with serve(url) as served:
         yield served

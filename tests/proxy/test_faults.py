@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import httpx
 import pytest
@@ -206,11 +205,11 @@ def test_a_restarted_engine_takes_no_traffic(ready: Served, fake: FakeEngine) ->
     assert ready.chat(key).status_code == 200
 
 
-def test_the_label_is_checked_on_each_new_connection(tmp_path: Any, fake: FakeEngine) -> None:
+def test_the_label_is_checked_on_each_new_connection(sqlite_url: str, fake: FakeEngine) -> None:
     """Even between two health polls, which are far apart here."""
     from tests.proxy.conftest import serve
 
-    with serve(f"sqlite:///{tmp_path / 'spans.db'}", engine_poll_s=60.0, upstream_tries=1) as proxy:
+    with serve(sqlite_url, engine_poll_s=60.0, upstream_tries=1) as proxy:
         proxy.policy()
         proxy.engine(fake)
         fake.label = "somebody-elses:7"
