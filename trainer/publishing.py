@@ -16,7 +16,7 @@ from trainer.checkpoint import Position
 from trainer.folders import remove_partial, whole_folder
 from trainer.ledger import Committed, Ledger
 from trainer.model import Model
-from trainer.publish.publish import publish, republish_stale
+from trainer.publish import publish, republish_stale
 
 log = structlog.get_logger("trainer")
 

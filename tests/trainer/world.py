@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -18,6 +19,7 @@ from spanlog import groups, policies, rewards, rollouts, steps
 from spanlog.database import Database, open_database
 from spanlog.models import Engine, Group, TrainStep
 from spanlog.writer import SpanDraft, SpanWriter
+from tests.engine_fixture import SERVED_NAME
 from trainer.config import ModelConfig, Recipe
 from trainer.data.packing import pack
 from trainer.data.read import read_groups
@@ -50,6 +52,8 @@ class World:
         self.writer = SpanWriter(self.database)
         self.logprob_error = 0.0
         """Added to what the engine logs."""
+        self.engine_url: str | None = None
+        """A real engine that samples, in place of made-up tokens."""
         self.first_token = 20
         """Of every prompt."""
         with self.database.begin() as conn:
@@ -58,7 +62,7 @@ class World:
                     conn,
                     id=name,
                     kind=kind,
-                    model="tiny",
+                    model=SERVED_NAME,
                     sampling={"temperature": TEMPERATURE, "top_p": 1.0} if kind == "train" else {},
                     group_size=group_size,
                     rollouts_per_step=0,
@@ -104,7 +108,8 @@ class World:
         model = Model(ModelConfig(path=str(self.weights()), autocast="none"))
         with self.database.begin() as conn:
             version = policies.get(conn, POLICY).version
-            conn.execute(update(Engine).where(Engine.policy_id == POLICY).values(version=version))
+            if self.engine_url is None:
+                conn.execute(update(Engine).where(Engine.policy_id == POLICY).values(version=version))
         return [self._play_group(model, number, reward, turns) for number in range(count)]
 
     def _play_group(self, model: Model, number: int, reward: Reward, turns: int) -> str:
@@ -115,12 +120,40 @@ class World:
                 np.int32
             )
             for _ in range(turns):
-                completion = rng.integers(50, 300, 5).astype(np.int32)
-                logprobs = logprobs_of(model, prompt, completion) + np.float32(self.logprob_error)
+                completion, logprobs = self._sample(model, prompt, rng)
                 self._write_span(rollout.id, prompt, completion, logprobs)
                 prompt = np.concatenate([prompt, completion, rng.integers(50, 300, 4)]).astype(np.int32)
             self._finish(rollout.id, reward(number, rollout.index))
         return group.id
+
+    def _sample(
+        self, model: Model, prompt: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Completion ids and their logprobs."""
+        if self.engine_url is None:
+            completion = rng.integers(50, 300, 5).astype(np.int32)
+            return completion, logprobs_of(model, prompt, completion) + np.float32(self.logprob_error)
+        body = {
+            "model": SERVED_NAME,
+            "prompt": prompt.tolist(),
+            "max_tokens": 6,
+            "temperature": TEMPERATURE,
+            "top_p": 1.0,
+            "top_k": 0,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        reply = httpx.post(f"{self.engine_url}/v1/completions", json=body, timeout=60.0, trust_env=False)
+        (choice,) = reply.raise_for_status().json()["choices"]
+        logprobs = np.array(choice["logprobs"]["token_logprobs"], np.float32)
+        return np.array(choice["token_ids"], np.int32), logprobs
+
+    def use_engine(self, base_url: str) -> None:
+        """As if the proxy had registered it: ready, at version 0."""
+        self.engine_url = base_url
+        with self.database.begin() as conn:
+            values = {"base_url": base_url, "state": "ready", "version": 0, "seen_at": time.time()}
+            conn.execute(update(Engine).where(Engine.policy_id == POLICY).values(**values))
 
     def _open_group(self, policy: str) -> groups.GroupView:
         with self.database.begin() as conn:
