@@ -42,7 +42,7 @@ class PostgresServer:
     """A server and the databases made on it."""
 
     def __init__(
-        self, admin_url: URL, process: subprocess.Popen[bytes] | None = None, folder: Path | None = None
+        self, admin_url: URL, process: subprocess.Popen[Any] | None = None, folder: Path | None = None
     ) -> None:
         self.admin_url = admin_url
         self.process = process
