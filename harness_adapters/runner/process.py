@@ -134,8 +134,10 @@ async def end_process(process: asyncio.subprocess.Process | None, marker: str) -
         # Again and again: a process that is just being forked can slip through one pass.
         alive = signal_all(group, marker, signal.SIGKILL)
         await asyncio.sleep(0.02)
-    if process is not None and process.returncode is None:
-        await process.wait()
+    if process is not None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_WAIT_S):
+                await exited(process)
 
 
 def signal_all(group: int | None, marker: str, signum: int) -> bool:
