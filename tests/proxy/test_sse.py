@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.sse import SseParser, encode
 
-PAYLOADS = [b'{"text": "w\xc3\xb6rld \xf0\x9f\x8c\xb3"}', b'{"a":1}', b"[DONE]"]
+PAYLOADS = [b'{"text": "w\xc3\xb6rld \xf0\x9f\x8c\xb3"}', b'{"a":\n1}', b"[DONE]"]
 
 
 def parse(*pieces: bytes) -> list[bytes]:
@@ -21,7 +21,8 @@ def stream(line_end: bytes, space: bytes = b" ") -> bytes:
     """The payloads as a stream with comments and other fields between them."""
     lines = [b": keep-alive", b""]
     for number, payload in enumerate(PAYLOADS):
-        lines += [b"id: %d" % number, b"event: chunk", b"data:" + space + payload, b""]
+        data = [b"data:" + space + line for line in payload.split(b"\n")]
+        lines += [b"id: %d" % number, b"event: chunk", *data, b""]
     return line_end.join(lines) + line_end
 
 
