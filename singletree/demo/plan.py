@@ -48,6 +48,8 @@ class Plan:
     """Held-out tasks before and after: 18 per phrasing of each kind."""
     max_tokens: int = 48
     """Per model call; a well-formed call takes about 30."""
+    recipe: Path = RECIPE
+    """What the trainer is told, before this run's folders and numbers are filled in."""
 
     @property
     def database(self) -> Path:
@@ -138,9 +140,9 @@ def write_run_config(plan: Plan, phase: Phase, proxy_url: str) -> Path:
     return path
 
 
-def write_recipe(plan: Plan, model: Path, source: Path = RECIPE) -> Path:
+def write_recipe(plan: Plan, model: Path) -> Path:
     """The demo's recipe with this run's folders, seed, number of steps and control filled in."""
-    recipe = yaml.safe_load(source.read_text(encoding="utf-8"))
+    recipe = yaml.safe_load(plan.recipe.read_text(encoding="utf-8"))
     recipe["database"] = f"sqlite:///{plan.database}"
     recipe["output"] = str(plan.output / "training")
     recipe["seed"] = plan.seed

@@ -86,7 +86,9 @@ class Demo:
         dtype = "bfloat16" if has_bfloat16_units() else "float32"
         served = ("--name", POLICY, "--port", str(engine), "--dtype", dtype, "--max-model-len", "512")
         memory = ("--kv-cache-gib", "1", "--threads", "1", "--seed", seed)
-        self.command("engine", "engine", "start", self.model, *served, *memory, service=True)
+        # Small blocks: the prefix cache works in whole ones, and vLLM's 128 are longer than the prompt's fixed part.
+        extra = ("--", "--block-size", "32")
+        self.command("engine", "engine", "start", self.model, *served, *memory, *extra, service=True)
         database = f"sqlite:///{self.plan.database}"
         listen = ("--port", str(proxy), "--database", database, "--log-level", "warning")
         self.command("proxy", "serve", *listen, service=True)

@@ -44,9 +44,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train_from_iterator(
-        [SYSTEM, SAMPLED, "user assistant system <tool_response>$17</tool_response>"] * 4, trainer
-    )
+    inner.train_from_iterator([SYSTEM, SAMPLED, "user assistant system tool $17"] * 4, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", chat_template=template())
 
 
@@ -81,7 +79,7 @@ def test_the_next_turn_extends_the_sampled_tokens(
     second = ids(tokenizer, render(tokenizer, [*QUESTION, called(content), result]))
     assert second[: len(first) + len(sampled)] == first + sampled
     tail = tokenizer.decode(second[len(first) + len(sampled) :])
-    assert tail == "\n<|im_start|>user\n<tool_response>$17</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert tail == "\n<|im_start|>tool\n$17<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_the_answer_extends_too(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -106,10 +104,10 @@ def test_without_tools_it_is_plain_chatml(tokenizer: PreTrainedTokenizerFast) ->
     )
 
 
-def test_results_of_parallel_calls_share_a_user_turn(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_each_result_is_a_turn_of_its_own(tokenizer: PreTrainedTokenizerFast) -> None:
     results = [{"role": "tool", "tool_call_id": f"c{n}", "content": str(n)} for n in range(2)]
     text = render(tokenizer, [*QUESTION, called(None), *results])
-    assert "user\n<tool_response>0</tool_response>\n<tool_response>1</tool_response><|im_end|>\n" in text
+    assert "<|im_start|>tool\n0<|im_end|>\n<|im_start|>tool\n1<|im_end|>\n" in text
 
 
 def test_arguments_given_as_text_are_not_quoted_again(tokenizer: PreTrainedTokenizerFast) -> None:
