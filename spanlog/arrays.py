@@ -39,11 +39,15 @@ def encode_ints(values: Sequence[int] | NDArray[np.integer]) -> bytes:
     """int32 [n] -> bytes, run-length encoded where that is smaller. Raises ValueError as ``as_ints``."""
     array = as_ints(values)
     if array.size > 2:
-        starts = np.flatnonzero(np.diff(array, prepend=array[0] ^ 1))
-        if 2 * starts.size < array.size:
-            counts = np.diff(starts, append=array.size)
-            pairs = np.stack([array[starts], counts], axis=1)
-            return bytes([RUN_LENGTH_INTS]) + pairs.astype("<i4").tobytes()
+        last = np.flatnonzero(array[1:] != array[:-1])  # of each run but the final one
+        if 2 * (last.size + 1) < array.size:
+            ends = np.append(last, array.size - 1)
+            pairs = np.empty((ends.size, 2), "<i4")
+            pairs[:, 0] = array[ends]
+            pairs[:, 1] = ends
+            pairs[1:, 1] -= ends[:-1].astype("<i4")
+            pairs[0, 1] += 1
+            return bytes([RUN_LENGTH_INTS]) + pairs.tobytes()
     return bytes([RAW_INTS]) + array.astype("<i4").tobytes()
 
 

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -124,7 +123,7 @@ class Database:
             self._claim = None
 
     def _make_engine(self, pool_size: int) -> Engine:
-        serializer = partial(json.dumps, allow_nan=False, separators=(",", ":"))
+        serializer = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
         if self.is_sqlite:
             engine = create_engine(
                 self.url,

@@ -148,9 +148,13 @@ COPIED = (
 def to_json(value: Any) -> bytes:
     """Compact UTF-8 JSON; lone surrogates stay escaped, as they have no UTF-8. Raises ValueError for NaN."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return UTF8_JSON.encode(value).encode()
     except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return ASCII_JSON.encode(value).encode()
+
+
+UTF8_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+ASCII_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def finish_row(
