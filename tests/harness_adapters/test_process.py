@@ -49,24 +49,26 @@ def test_nothing_of_a_hanging_program_that_forks_survives_its_time_limit(
 ) -> None:
     monkeypatch.setattr(process, "GRACE_S", 0.3)
     started = time.monotonic()
-    finished = run(tmp_path, FORKS, marker="hang", timeout_s=0.7)
+    finished = run(tmp_path, FORKS, marker=f"hang-{os.getpid()}", timeout_s=0.7)
     assert finished.timed_out and finished.exit_code is None
     assert finished.stdout == "forked\n"
-    assert alive_with("hang") == set()
+    assert alive_with(f"hang-{os.getpid()}") == set()
     assert time.monotonic() - started < 10
 
 
 def test_nothing_survives_a_cancelled_run(tmp_path: Path) -> None:
     async def cancelled() -> None:
-        running = asyncio.create_task(run_process(launch(tmp_path, FORKS), marker="cancel", timeout_s=60))
-        while len(alive_with("cancel")) < 4:  # noqa: ASYNC110 (other processes set no event)
+        running = asyncio.create_task(
+            run_process(launch(tmp_path, FORKS), marker=f"cancel-{os.getpid()}", timeout_s=60)
+        )
+        while len(alive_with(f"cancel-{os.getpid()}")) < 4:  # noqa: ASYNC110 (other processes set no event)
             await asyncio.sleep(0.05)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(cancelled())
-    assert alive_with("cancel") == set()
+    assert alive_with(f"cancel-{os.getpid()}") == set()
 
 
 def test_a_background_process_does_not_outlive_a_program_that_ended_well(tmp_path: Path) -> None:
@@ -76,11 +78,11 @@ def test_a_background_process_does_not_outlive_a_program_that_ended_well(tmp_pat
         print("done")
     """
     started = time.monotonic()
-    finished = run(tmp_path, source, marker="background")
+    finished = run(tmp_path, source, marker=f"background-{os.getpid()}")
     # The sleep holds standard output open; the program's own end is what counts.
     assert (finished.exit_code, finished.timed_out, finished.stdout) == (0, False, "done\n")
     assert time.monotonic() - started < 10
-    assert alive_with("background") == set()
+    assert alive_with(f"background-{os.getpid()}") == set()
 
 
 def test_standard_input_output_and_exit_code(tmp_path: Path) -> None:
