@@ -22,7 +22,13 @@ class Control(StrEnum):
 @app.callback(invoke_without_command=True)
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of tasks, facts, batches and sampling.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Reinforcement steps.")] = 30,
+    steps: Annotated[int, typer.Option(min=1, help="Reinforcement steps at most.")] = 30,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0, help="For everything; reinforcement ends early to fit, but takes 16 steps. 0: no limit."
+        ),
+    ] = 14.0,
     control: Annotated[
         Control,
         typer.Option(help="permute_rewards: the same loop with rewards dealt at random; must not improve."),
@@ -47,7 +53,9 @@ def demo(
 
     installed(engine_home())
     signal.signal(signal.SIGTERM, _stop)
-    plan = Plan(output=output.absolute(), seed=seed, steps=steps, control=control.value)
+    plan = Plan(
+        output=output.absolute(), seed=seed, steps=steps, control=control.value, budget_s=60 * minutes
+    )
     try:
         run_demo(plan, Screen(Console()))
     except ProcessFailed as error:

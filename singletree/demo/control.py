@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from singletree.demo.errors import ProcessFailed
 from spanlog.database import Database, open_database
-from spanlog.models import Group, Rollout
+from spanlog.models import Group, Metric, Rollout
 from spanlog.states import ENDED_ROLLOUT_STATES
 
 
@@ -76,6 +76,13 @@ class Results:
     def rewards(self, phase: str) -> list[float | None]:
         """Rewards of the phase's rollouts; None where there is none."""
         return [reward for _, reward in self._rows(phase)]
+
+    def steps_told(self, policy: str) -> int:
+        """How many numbers the trainer has written about the policy: grows with each optimiser step of any stage."""
+        with self._database.read() as conn:
+            return conn.execute(
+                select(func.count()).select_from(Metric).where(Metric.policy_id == policy)
+            ).scalar_one()
 
     def close(self) -> None:
         self._database.close()

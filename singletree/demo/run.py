@@ -36,7 +36,7 @@ from singletree.demo.processes import Child, MemoryWatch, Supervisor, free_port
 from singletree.demo.screen import Screen
 
 START_TIMEOUT_S = 180.0
-PHASE_TIMEOUT_S = 240.0
+PHASE_TIMEOUT_S = 600.0
 """Without any progress; a slow phase that moves is left alone."""
 MISSING_ALLOWED = 0.05
 """Share of an evaluation's rollouts that may lack a reward (the harness or the engine failed)."""
@@ -62,6 +62,7 @@ class Demo:
     model: Path
     seconds: dict[str, float] = field(default_factory=dict)
     scores: dict[str, report.Score] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
     engine: dict[str, Any] = field(default_factory=dict)
     """The engine's row, once it is registered."""
 
@@ -149,11 +150,15 @@ class Demo:
         with self.clock("form"):
             self.trainer = self.command("trainer", "train", self.recipe, service=False)
             self.supervisor.until(
-                lambda: self.control.version(POLICY) >= 1, what="supervised stage", timeout_s=PHASE_TIMEOUT_S
+                lambda: self.control.version(POLICY) >= 1,
+                what="supervised stage",
+                timeout_s=PHASE_TIMEOUT_S,
+                poll_s=0.5,
+                progress=lambda: self.results.steps_told(POLICY),
             )
 
     def reinforce(self) -> list[dict[str, Any]]:
-        """RL until the trainer is done. Returns its steps."""
+        """RL until the trainer is done or the time is up. Returns its steps."""
         stage = stage_names(self.recipe)[-1]
         config = write_run_config(self.plan, "training", self.proxy_url)
         with self.clock("reinforcement"), self.screen.steps(self.plan.steps) as show:
@@ -196,7 +201,7 @@ def run_demo(plan: Plan, screen: Screen) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SINGLETREE_")}
     environment |= {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     supervisor = Supervisor(plan.logs, environment)
-    demo = Demo(plan, screen, supervisor, model)
+    demo = Demo(plan, screen, supervisor, model, began=began)
     with MemoryWatch().running() as memory:
         try:
             steps = run_phases(demo)
