@@ -59,7 +59,7 @@ class Capture:
                 count = self._take_tokens(choice)
                 if count:
                     self._arrivals.append((now, count))
-                if self.first_token_at is None and (count or delta):
+                if self.first_token_at is None and (count or (delta and delta.get("content"))):
                     self.first_token_at = now
                 self._take_end(choice)
         return ends
@@ -75,8 +75,11 @@ class Capture:
         """Float64, one per logprob received, NaN where the engine sent no number; None without token ids."""
         if self.completion_ids is None:
             return None
-        numbers = [value if isinstance(value, (int, float)) else np.nan for value in self.logprobs]
-        return np.asarray(numbers, dtype=np.float64)
+        try:
+            return np.asarray(self.logprobs, dtype=np.float64)  # null becomes NaN
+        except (TypeError, ValueError):
+            numbers = [value if isinstance(value, int | float) else np.nan for value in self.logprobs]
+            return np.asarray(numbers, dtype=np.float64)
 
     def reply(self) -> dict[str, Any] | None:
         """The reply in hub terms: message, finish reason, usage; all messages under ``choices`` if there are more."""
@@ -111,8 +114,9 @@ class Capture:
             self.completion_ids += ids
         content = (choice.get("logprobs") or {}).get("content")
         if content:
-            self.logprobs += [entry.get("logprob") for entry in content]
-        return len(ids or ())
+            for entry in content:
+                self.logprobs.append(entry["logprob"])
+        return len(ids) if ids else 0
 
     def _take_end(self, choice: dict[str, Any]) -> None:
         if choice.get("finish_reason") is not None:

@@ -100,7 +100,14 @@ class Exchange:
         if engine.kind == "vllm":
             chat.add_capture(body)
         async with upstream.open_call(self.services.watch.client, engine, body) as response:
-            held = await (self._stream(response, send) if self.asked.stream else self._whole(response))
+            try:
+                held = await (self._stream(response, send) if self.asked.stream else self._whole(response))
+            except (
+                AttributeError,
+                TypeError,
+                KeyError,
+            ) as error:  # fields of other types than the format has
+                raise UpstreamFailed(f"The engine's reply is no chat completion: {error!r}") from error
         if self.capture.finish_reason == "abort":
             raise _aborted()
         return held

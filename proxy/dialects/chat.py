@@ -14,16 +14,25 @@ from typing import Any
 
 import orjson
 
-_EXTRAS = (
-    "prompt_logprobs",
-    "prompt_token_ids",
-    "prompt_text",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "metrics",
+_EXTRAS = frozenset(
+    {
+        "prompt_logprobs",
+        "prompt_token_ids",
+        "prompt_text",
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "metrics",
+    }
 )
-_CHOICE_EXTRAS = ("token_ids", "stop_reason", "routed_experts")
+_CHOICE_EXTRAS = frozenset({"token_ids", "stop_reason", "routed_experts"})
 """What vLLM adds to OpenAI's format."""
+_WHERE_ASKED = {
+    "prompt_token_ids": "token_ids",
+    "prompt_logprobs": "prompt_logprobs",
+    "prompt_text": "prompt_text",
+}
+"""Extra -> the field of ``Asked`` that says whether the caller wants it; the others nobody can ask for."""
+_NOTHING = (None, "", [])
 
 
 class BadRequest(Exception):
@@ -113,42 +122,39 @@ def clean_chunk(chunk: dict[str, Any], asked: Asked) -> bool:
         return asked.usage or not had_usage
     for choice in choices:
         _clean_choice(choice, asked)
-    kept = [choice for choice in choices if not _is_empty(choice)]
-    if not kept:
-        return False
-    chunk["choices"] = kept
-    return True
+    if not any(map(_is_empty, choices)):
+        return True
+    chunk["choices"] = [choice for choice in choices if not _is_empty(choice)]
+    return bool(chunk["choices"])
 
 
 def _clean_top(reply: dict[str, Any], asked: Asked) -> None:
     if asked.model is not None and "model" in reply:
         reply["model"] = asked.model
-    for name in _EXTRAS:
-        if name in reply and not (
-            (name == "prompt_token_ids" and asked.token_ids)
-            or (name == "prompt_logprobs" and asked.prompt_logprobs)
-            or (name == "prompt_text" and asked.prompt_text)
-        ):
+    for name in reply.keys() & _EXTRAS:  # as a rule there are none, and this costs next to nothing
+        if not getattr(asked, _WHERE_ASKED.get(name, ""), False):
             del reply[name]
 
 
 def _clean_choice(choice: dict[str, Any], asked: Asked) -> None:
     if not asked.logprobs and choice.get("logprobs") is not None:
         choice["logprobs"] = None
-    for name in _CHOICE_EXTRAS:
-        if name in choice and not (name == "token_ids" and asked.token_ids):
+    for name in choice.keys() & _CHOICE_EXTRAS:
+        if not (name == "token_ids" and asked.token_ids):
             del choice[name]
 
 
 def _is_empty(choice: dict[str, Any]) -> bool:
     """True for the choice of a chunk that carried nothing but tokens that a tool parser withheld."""
-    if (
+    if delta := choice.get("delta"):
+        for value in delta.values():
+            if value not in _NOTHING:
+                return False
+    return not (
         choice.get("finish_reason") is not None
         or choice.get("logprobs") is not None
         or choice.get("token_ids")
-    ):
-        return False
-    return not any(value not in (None, "", []) for value in (choice.get("delta") or {}).values())
+    )
 
 
 class MessageBuilder:
@@ -165,13 +171,15 @@ class MessageBuilder:
         for name, value in delta.items():
             if value is None:
                 continue
-            if name == "tool_calls":
+            if name in self._texts:
+                self._texts[name].append(value)
+            elif name == "tool_calls":
                 for call in value:
                     self._add_call(call)
             elif name == "role" or not isinstance(value, str):
                 self.message[name] = value
             else:
-                self._texts.setdefault(name, []).append(value)
+                self._texts[name] = [value]
 
     def build(self) -> dict[str, Any]:
         message = dict(self.message)

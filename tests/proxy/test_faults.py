@@ -228,3 +228,20 @@ def test_a_silent_engine_is_marked_as_gone(ready: Served, fake: FakeEngine) -> N
     assert time.monotonic() - started < 5
     fake.closed_routes = set()
     wait_for(lambda: ready.ok("GET", "/api/engines/eng")["state"] == "ready")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices": ["x"]}',
+        b'{"choices": [{"index": 0, "delta": 5}]}',
+        b'{"choices": {"a": 1}}',
+        b"[1]",
+        b"7",
+    ],
+)
+def test_replies_of_another_shape_are_upstream_errors(ready: Served, fake: FakeEngine, event: bytes) -> None:
+    fake.fault = Fault("raw", argument=[b"data: " + event + b"\n\n"])
+    rollout, key = ready.rollout()
+    assert ready.chat(key, stream=True).status_code == 502
+    assert ready.span(rollout).status == SpanStatus.UPSTREAM_ERROR
