@@ -57,6 +57,15 @@ def test_a_refused_step_changes_nothing(world: World, change: dict[str, Any], er
     assert policy(world).committed_version == 0
 
 
+def test_a_stage_without_leases_is_fenced_too(world: World) -> None:
+    fence = world.take_over()
+    assert world.take_over() == fence + 1
+    with pytest.raises(FenceLost):
+        world.commit(fence, [], 1, 1)
+    assert world.column(TrainStep, TrainStep.id, TrainStep.policy_id == world.policy) == []
+    world.commit(fence + 1, [], 1, 1)
+
+
 def test_taking_over_goes_back_to_the_checkpoint(world: World) -> None:
     first, second, third = (world.settled_group() for _ in range(3))
     fence = world.take_over()
@@ -166,8 +175,6 @@ class Race:
             assert trainer.fence == self.newest, "who was fenced off leases nothing"
 
     def commit(self, trainer: Trainer, checkpoint: bool, crash: bool) -> None:
-        if not trainer.held:
-            return
         world = self.world
         with world.database.begin() as conn:
             last = steps.last_step(conn, world.policy)
