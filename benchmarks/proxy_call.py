@@ -149,6 +149,7 @@ def main() -> int:
             "SINGLETREE_PORT": str(ports[2]),
             "SINGLETREE_ADMIN_KEY": ADMIN,
             "SINGLETREE_RUNNER_KEY": "st-runner-benchmark",
+            "SINGLETREE_HEARTBEAT_TIMEOUT_S": "3600",  # no runner is there to send any
         }
         upstream = [sys.executable, "-m", "benchmarks.upstream", str(ports[0])]
         stack.enter_context(running(upstream, f"{urls[0]}/health", folder / "upstream.log"))
