@@ -65,14 +65,14 @@ def caller_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = tokens.clone()
     labels[:, : len(start)] = -100
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(60):
+    for _ in range(300):
         loss = model(tokens, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if loss.item() < 1e-3:
             break
-    assert loss.item() < 0.01
+    assert loss.item() < 3e-3, "nine answers in ten are whole tool calls"
     model.save_pretrained(folder)
     return folder
 
@@ -89,6 +89,9 @@ def loop(
         made.add_engine("eng", engine.base_url)
         assert made.publish(caller_model).loaded == 1
         wait_for(lambda: made.engine("eng")["state"] == "ready")
+        time.sleep(
+            0.3
+        )  # past the guard, within which a version is a range (here with what the engine served before)
         yield made
 
 
@@ -105,28 +108,30 @@ def check_span(span: SpanRecord, folder: Path, temperature: float) -> None:
     assert set(span.version_low.tolist()) == set(span.version_high.tolist()) == {1}
 
 
+def ask_for_a_tool_call(loop: Loop, stream: bool) -> tuple[str, Any]:
+    """One call through the official client; returns the rollout and the assistant's message."""
+    rollout, key = loop.rollout()
+    arguments: dict[str, Any] = {"messages": QUESTION, "tools": [ADD], "max_tokens": 80, "temperature": 0.1}
+    with (
+        httpx.Client(trust_env=False) as http,
+        openai.OpenAI(
+            base_url=f"{loop.proxy.url}/v1", api_key=key, max_retries=0, http_client=http
+        ) as client,
+    ):
+        if not stream:
+            return rollout, client.chat.completions.create(model="any", **arguments).choices[0].message
+        with client.chat.completions.stream(model="any", **arguments) as events:
+            return rollout, events.get_final_completion().choices[0].message
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_tool_call_is_logged_token_by_token(loop: Loop, caller_model: Path, stream: bool) -> None:
-    """Through the official client, which sees a tool call and nothing of tokens."""
-    rollout, key = loop.rollout()
-    client = openai.OpenAI(
-        base_url=f"{loop.proxy.url}/v1", api_key=key, max_retries=0, http_client=httpx.Client(trust_env=False)
-    )
-    arguments: dict[str, Any] = {
-        "model": "any",
-        "messages": QUESTION,
-        "tools": [ADD],
-        "max_tokens": 80,
-        "temperature": 0.1,
-    }
-    with client:
-        if stream:
-            with client.chat.completions.stream(**arguments) as events:
-                message = events.get_final_completion().choices[0].message
-        else:
-            message = client.chat.completions.create(**arguments).choices[0].message
-    assert message.tool_calls is not None
-    call: Any = message.tool_calls[0]
+    """The harness sees a tool call and nothing of tokens. Sampling may stray from the answer, so it may ask again."""
+    for _ in range(8):
+        rollout, message = ask_for_a_tool_call(loop, stream)
+        if message.tool_calls:
+            break
+    call = message.tool_calls[0]
     assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 1, "b": 2})
     span = loop.proxy.span(rollout)
     check_span(span, caller_model, span.sampling["temperature"])
