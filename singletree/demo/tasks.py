@@ -17,7 +17,11 @@ SYSTEM = "You are a shop clerk. Call one tool, then answer with its result only.
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of question, the tool that answers it, and its phrasings: four for training, then two unseen."""
+    """One kind of question, the tool that answers it, and its phrasings: four for training, then two unseen.
+
+    Item names are quoted: then the name in the question and in the call are the same tokens, and a small model copies
+    names that it was never trained on. Unquoted, a fifth of the held-out names were misspelt, whatever the tool.
+    """
 
     name: str
     tool: str
@@ -29,36 +33,36 @@ KINDS = (
         "price",
         "get_price",
         (
-            "How much is the {item}?",
-            "What does the {item} cost?",
-            "What do you charge for the {item}?",
-            "Tell me the price of the {item}.",
-            "How expensive is the {item}?",
-            "What would I pay for the {item}?",
+            'How much is the "{item}"?',
+            'What does the "{item}" cost?',
+            'What do you charge for the "{item}"?',
+            'Tell me the price of the "{item}".',
+            'How expensive is the "{item}"?',
+            'What would I pay for the "{item}"?',
         ),
     ),
     Kind(
         "stock",
         "get_stock",
         (
-            "How many of the {item} do you have?",
-            "What quantity of the {item} is left?",
-            "Tell me the number of the {item} in stock.",
-            "How many of the {item} can I buy?",
-            "How many pieces of the {item} remain?",
-            "What is the stock of the {item}?",
+            'How many of the "{item}" do you have?',
+            'What quantity of the "{item}" is left?',
+            'Tell me the number of the "{item}" in stock.',
+            'How many of the "{item}" can I buy?',
+            'How many pieces of the "{item}" remain?',
+            'What is the stock of the "{item}"?',
         ),
     ),
     Kind(
         "shelf",
         "get_shelf",
         (
-            "Where is the {item}?",
-            "Which shelf holds the {item}?",
-            "Where can I find the {item}?",
-            "Tell me the place of the {item}.",
-            "On which shelf is the {item}?",
-            "Where do you keep the {item}?",
+            'Where is the "{item}"?',
+            'Which shelf holds the "{item}"?',
+            'Where can I find the "{item}"?',
+            'Tell me the place of the "{item}".',
+            'On which shelf is the "{item}"?',
+            'Where do you keep the "{item}"?',
         ),
     ),
 )
