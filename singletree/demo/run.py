@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,9 @@ MISSING_ALLOWED = 0.05
 """Share of an evaluation's rollouts that may lack a reward (the harness or the engine failed)."""
 KEPT_VARIABLES = ("SINGLETREE_ENGINE_HOME", "SINGLETREE_CACHE")
 """Of our own; others could point the demo's processes at somebody's real proxy."""
+SLEEP_AT_BARRIERS = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""By default OpenMP's threads spin where they wait for each other; with two of them on two cores, any other busy
+process then makes a step many times longer."""
 SINGLETREE = (sys.executable, "-c", "from singletree.cli import main; main()")
 
 
@@ -74,9 +77,11 @@ class Demo:
         finally:
             self.seconds[name] = round(time.monotonic() - begin, 1)
 
-    def command(self, name: str, *arguments: str | Path, service: bool) -> Child:
-        """Start a subcommand of ``singletree`` under ``name``."""
-        return self.supervisor.start(name, [*SINGLETREE, *map(str, arguments)], service=service)
+    def command(
+        self, name: str, *arguments: str | Path, service: bool, env: Mapping[str, str] | None = None
+    ) -> Child:
+        """Start a subcommand of ``singletree`` under ``name``, with ``env`` added to its environment."""
+        return self.supervisor.start(name, [*SINGLETREE, *map(str, arguments)], service=service, env=env)
 
     def start_services(self) -> None:
         """Engine, proxy and teacher; returns when proxy and teacher answer. The engine takes longer."""
@@ -148,7 +153,7 @@ class Demo:
         """Start the trainer and wait until the first stage is published."""
         self.recipe = write_recipe(self.plan, self.model)
         with self.clock("form"):
-            self.trainer = self.command("trainer", "train", self.recipe, service=False)
+            self.trainer = self.command("trainer", "train", self.recipe, service=False, env=SLEEP_AT_BARRIERS)
             self.supervisor.until(
                 lambda: self.control.version(POLICY) >= 1,
                 what="supervised stage",
