@@ -58,6 +58,12 @@ def demo(
     )
     try:
         run_demo(plan, Screen(Console()))
+    except KeyboardInterrupt:
+        print(
+            f"stopped; every process that the demo started is gone, what it wrote is in {plan.output}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
     except ProcessFailed as error:
         if error.log is not None:
             print(tail(error.log, 20), file=sys.stderr)
