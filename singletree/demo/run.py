@@ -91,10 +91,13 @@ class Demo:
         seed = str(self.plan.seed)
         dtype = "bfloat16" if has_bfloat16_units() else "float32"
         served = ("--name", POLICY, "--port", str(engine), "--dtype", dtype, "--max-model-len", "512")
-        memory = ("--kv-cache-gib", "1", "--threads", "1", "--seed", seed)
+        memory = ("--kv-cache-gib", "1", "--threads", "2", "--seed", seed)
         # Small blocks: the prefix cache works in whole ones, and vLLM's 128 are longer than the prompt's fixed part.
         extra = ("--", "--block-size", "32")
-        self.command("engine", "engine", "start", self.model, *served, *memory, *extra, service=True)
+        # Two threads, though the runner and the proxy need some of the second core: the trainer sleeps meanwhile.
+        threads = {**SLEEP_AT_BARRIERS, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        start = ("engine", "start", self.model, *served, *memory, *extra)
+        self.command("engine", *start, service=True, env=threads)
         database = f"sqlite:///{self.plan.database}"
         listen = ("--port", str(proxy), "--database", database, "--log-level", "warning")
         self.command("proxy", "serve", *listen, service=True)
