@@ -91,7 +91,7 @@ class Demo:
         seed = str(self.plan.seed)
         dtype = "bfloat16" if has_bfloat16_units() else "float32"
         served = ("--name", POLICY, "--port", str(engine), "--dtype", dtype, "--max-model-len", "512")
-        memory = ("--kv-cache-gib", "1", "--threads", "2", "--seed", seed)
+        memory = ("--kv-cache-gib", "0.5", "--threads", "2", "--seed", seed)
         # Small blocks: the prefix cache works in whole ones, and vLLM's 128 are longer than the prompt's fixed part.
         extra = ("--", "--block-size", "32")
         # Two threads, though the runner and the proxy need some of the second core: the trainer sleeps meanwhile.
@@ -283,7 +283,7 @@ def versions(demo: Demo) -> dict[str, str]:
     """Versions of what took part."""
     found = {
         "python": platform.python_version(),
-        "vllm": str(demo.engine.get("capabilities", {}).get("version", "")),
+        "vllm": str(demo.engine.get("capabilities", {}).get("vllm_version", "")),
     }
     for name in ("singletree", "torch", "transformers", "pydantic-ai-slim"):
         found[name] = importlib.metadata.version(name)
