@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -17,6 +18,13 @@ from tests.engine_fixture import EngineProcess
 StartEngine = Callable[..., EngineProcess]
 """``start_engine(model_folder, **fields of EngineOptions)``: a vLLM, launched and not waited for (see its ``wait``),
 that is stopped when the test's module ends."""
+
+
+@pytest.fixture(autouse=True)
+def default_logs() -> Iterator[None]:
+    """A command that runs inside a test points the logs at that test's captured stderr, which is closed after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
