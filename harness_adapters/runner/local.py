@@ -115,7 +115,6 @@ class LocalRunner:
                 return
             rollouts = {row["id"]: group["id"] for row in group["rollouts"]}
             started += len(rollouts)
-            self._queued |= rollouts.keys()
             self._tell("group_created", group=group["id"], task=task.id, rollouts=list(rollouts))
             yield rollouts, task
 
@@ -128,14 +127,7 @@ class LocalRunner:
         waited_since: float | None = None
         while not await self._steps_done(first_version):
             try:
-                group = await self.terms.client.create_group(
-                    group_id=group_id,
-                    policy=self.plan.policy,
-                    task=body,
-                    purpose=self.plan.purpose,
-                    deadline_s=self.plan.deadline_s,
-                    size=self.plan.group_size,
-                )
+                group = await self._create_group(group_id, body)
             except AdmissionRefused as refusal:
                 if waited_since is None:
                     waited_since = time.monotonic()
@@ -146,6 +138,28 @@ class LocalRunner:
                 self._tell("admission_over", waited_s=time.monotonic() - waited_since)
             return group
         return None
+
+    async def _create_group(self, group_id: str, task: dict[str, Any]) -> dict[str, Any]:
+        """Create a group. A run that is cancelled meanwhile still learns of its rollouts, so as to give them up."""
+        request = asyncio.create_task(
+            self.terms.client.create_group(
+                group_id=group_id,
+                policy=self.plan.policy,
+                task=task,
+                purpose=self.plan.purpose,
+                deadline_s=self.plan.deadline_s,
+                size=self.plan.group_size,
+            )
+        )
+        try:
+            group = await asyncio.shield(request)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ControlPlaneError, TimeoutError):
+                async with asyncio.timeout(STOP_WAIT_S):
+                    self._queued |= {row["id"] for row in (await request)["rollouts"]}
+            raise
+        self._queued |= {row["id"] for row in group["rollouts"]}
+        return group
 
     async def _steps_done(self, first_version: int) -> bool:
         if self.plan.steps is None:

@@ -313,7 +313,7 @@ def test_ctrl_c_leaves_no_process_and_no_workspace(
         stderr=subprocess.STDOUT,
     )
     deadline = time.monotonic() + 30
-    while len(list(workspaces.glob("*/work/started"))) < 4:
+    while len(list(workspaces.glob("*/*/started"))) < 4:
         assert time.monotonic() < deadline and runner.poll() is None
         time.sleep(0.05)
     rollouts = [rollout["id"] for group in proxy.groups(policy) for rollout in group["rollouts"]]
