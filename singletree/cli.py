@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "Run the proxy and its control plane.",
     "train": "Run the trainer on a recipe.",
     "run": "Run a harness on tasks and reward its rollouts.",
+    "policy": "Create a policy at the proxy, or change its settings.",
     "demo": "The whole loop on this machine: a small model gets better at a task.",
     "engine": "Install, start and check vLLM.",
     "db": "Create, upgrade and check the span log's schema.",

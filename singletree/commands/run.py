@@ -37,7 +37,10 @@ def run(
     proxy: Annotated[str | None, typer.Option(help="The proxy's root URL.")] = None,
     key: Annotated[str | None, typer.Option(help="Runner key.", envvar="SINGLETREE_KEY")] = None,
     keys_file: Annotated[
-        Path | None, typer.Option(help="The proxy's keys.json.", envvar="SINGLETREE_KEYS_FILE")
+        Path | None,
+        typer.Option(
+            help="The proxy's keys.json; default: the one in this folder.", envvar="SINGLETREE_KEYS_FILE"
+        ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help="The policy that answers.")] = None,
     purpose: Annotated[str | None, typer.Option(help="train or eval.")] = None,

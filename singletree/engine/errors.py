@@ -7,8 +7,7 @@ EngineError
 ├── PortTaken            another program listens there
 ├── StartFailed          vLLM ended, or did not become healthy in time
 ├── EngineUnreachable    nothing answers at the URL
-├── EngineUnfit          it answers, but lacks a setting that training needs
-└── RegistrationFailed   the proxy refused it
+└── EngineUnfit          it answers, but lacks a setting that training needs
 """
 
 from __future__ import annotations
@@ -46,7 +45,3 @@ class EngineUnreachable(EngineError):
 
 class EngineUnfit(EngineError):
     exit_code = 7
-
-
-class RegistrationFailed(EngineError):
-    exit_code = 8

@@ -77,3 +77,19 @@ def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
     result = run("fly")
     assert result.exit_code == 2
     assert "No such command 'fly'" in result.err
+
+
+def test_a_policy_needs_a_proxy_and_its_key(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SINGLETREE_KEY", raising=False)
+    monkeypatch.delenv("SINGLETREE_KEYS_FILE", raising=False)
+    policy = ("policy", "mine", "--proxy", "http://127.0.0.1:9")
+    for arguments, remedy in (
+        (policy, "give --key, --keys-file or $SINGLETREE_KEY"),
+        ((*policy, "--keys-file", "none.json"), "`singletree serve` writes it"),
+        ((*policy, "--key", "k"), "start it with `singletree serve`"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, len(result.err.splitlines())) == (8, 1), result.err
+        assert remedy in result.err

@@ -9,9 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from singletree.engine.errors import EngineUnfit, RegistrationFailed
+from singletree.engine.errors import EngineUnfit
 from singletree.engine.probe import check_engine
-from singletree.engine.register import find_admin_key, register_engine
 from tests.engine_fixture import SERVED_NAME, WINDOW, EngineProcess
 from tests.fault_proxy import Fault, Forward, answered_without_doing, fault_proxy
 
@@ -72,15 +71,3 @@ def test_a_chat_that_ignores_given_tokens_is_found_out(base_weights: EngineProce
     with fault_proxy(base_weights.base_url, Fault("kv_transfer_params", with_other_tokens)) as url:
         with pytest.raises(EngineUnfit, match="kv_transfer_params"):
             check_engine(url)
-
-
-def test_registering_needs_a_proxy_and_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SINGLETREE_KEY", raising=False)
-    with pytest.raises(RegistrationFailed, match="--keys-file"):
-        find_admin_key(None, None)
-    with pytest.raises(RegistrationFailed, match="singletree serve"):
-        find_admin_key(None, tmp_path / "keys.json")
-    (tmp_path / "keys.json").write_text('{"admin": "st-admin-x", "runner": "st-runner-y"}')
-    assert find_admin_key(None, tmp_path / "keys.json") == "st-admin-x"
-    with pytest.raises(RegistrationFailed, match="singletree serve"):
-        register_engine("http://127.0.0.1:9", engine_id="e", policy="p", base_url="http://x", key="k")

@@ -180,6 +180,25 @@ def test_keys_and_a_second_proxy(tmp_path: Path) -> None:
     assert (tmp_path / "keys.json").read_text() == made
 
 
+def test_a_policy_is_made_with_the_key_that_lies_here(tmp_path: Path) -> None:
+    port = free_port()
+    server = Process(tmp_path, "--port", str(port), "--log-level", "warning")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SINGLETREE_")}
+    with server.wait_until_up(port) as client:
+        command = [str(SINGLETREE), "policy", "mine", "--group-size", "4", "--rollouts-per-step", "16"]
+        ask = [*command, "--proxy", str(client.base_url)]
+        done = subprocess.run(ask, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "policy mine: train, model mine, version 0\n"
+        made = client.get("/api/policies/mine").json()
+        assert (made["group_size"], made["rollouts_per_step"]) == (4, 16)
+        again = subprocess.run([*ask, "--frozen"], cwd=tmp_path, env=kept, capture_output=True, text=True)
+        assert again.returncode == 8
+        assert again.stderr.startswith("error: the proxy refused: ") and again.stderr.count("\n") == 1
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end()[0] == 0
+
+
 def run_main(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
