@@ -10,7 +10,7 @@ import typer
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.callback(invoke_without_command=True)
+@app.command()
 def policy(
     name: Annotated[str, typer.Argument(help="The policy's id; engines, runs and recipes name it.")],
     model: Annotated[
