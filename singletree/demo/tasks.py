@@ -21,6 +21,8 @@ class Kind:
 
     Item names are quoted: then the name in the question and in the call are the same tokens, and a small model copies
     names that it was never trained on. Unquoted, a fifth of the held-out names were misspelt, whatever the tool.
+    Most phrasings share a word with a tool, as questions to real tools do: what tells the kinds apart is then learned
+    before chance has driven a tool out.
     """
 
     name: str
@@ -33,36 +35,36 @@ KINDS = (
         "price",
         "get_price",
         (
-            'How much is the "{item}"?',
-            'What does the "{item}" cost?',
-            'What do you charge for the "{item}"?',
+            'What is the price of the "{item}"?',
             'Tell me the price of the "{item}".',
+            'What does the "{item}" cost?',
+            'How much is the "{item}"?',
+            'What price do you charge for the "{item}"?',
             'How expensive is the "{item}"?',
-            'What would I pay for the "{item}"?',
         ),
     ),
     Kind(
         "stock",
         "get_stock",
         (
-            'How many of the "{item}" do you have?',
-            'What quantity of the "{item}" is left?',
-            'Tell me the number of the "{item}" in stock.',
-            'How many of the "{item}" can I buy?',
-            'How many pieces of the "{item}" remain?',
             'What is the stock of the "{item}"?',
+            'Tell me the number of the "{item}" in stock.',
+            'How many of the "{item}" are in stock?',
+            'How many of the "{item}" do you have?',
+            'What quantity of the "{item}" is in stock?',
+            'How many pieces of the "{item}" remain?',
         ),
     ),
     Kind(
         "shelf",
         "get_shelf",
         (
-            'Where is the "{item}"?',
             'Which shelf holds the "{item}"?',
-            'Where can I find the "{item}"?',
-            'Tell me the place of the "{item}".',
+            'Tell me the shelf of the "{item}".',
             'On which shelf is the "{item}"?',
-            'Where do you keep the "{item}"?',
+            'Where is the "{item}"?',
+            'What shelf has the "{item}"?',
+            'Where can I find the "{item}"?',
         ),
     ),
 )
