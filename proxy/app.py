@@ -51,11 +51,11 @@ class App:
 
     def __init__(self, control: FastAPI, settings: Settings) -> None:
         self.control = control
-        self._check_host = settings.is_loopback
+        self._hosts = LOOPBACK_NAMES | {settings.host} if settings.is_loopback else None
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "http":
-            if self._check_host and not _is_loopback_host(scope):
+            if self._hosts is not None and not _is_named(scope, self._hosts):
                 error = {
                     "message": "The Host header names another machine than this one.",
                     "code": "bad_host",
@@ -68,14 +68,14 @@ class App:
         await self.control(scope, receive, send)
 
 
-def _is_loopback_host(scope: asgi.Scope) -> bool:
+def _is_named(scope: asgi.Scope, hosts: frozenset[str]) -> bool:
     """A page in a browser on this machine must not reach the proxy by a name that it had resolved to loopback."""
     for name, value in scope["headers"]:
         if name == b"host":
             host = value.decode("latin-1")
             if not host.endswith("]") and host.count(":") in (1, 3, 8):
                 host = host.rpartition(":")[0]
-            return host.lower() in LOOPBACK_NAMES
+            return host.lower() in hosts
     return True
 
 
@@ -97,7 +97,9 @@ async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
     finally:
         for task in background:
             task.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(
+                asyncio.CancelledError, Exception
+            ):  # whatever it died of, the writer is closed below
                 await task
         services.stalls.stop()
         await services.watch.close()

@@ -140,4 +140,5 @@ def _has_media(message: Any) -> bool:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return False
-    return any(isinstance(part, dict) and part.get("type", "text") not in _TEXT_PARTS for part in content)
+    kinds = [part.get("type", "text") for part in content if isinstance(part, dict)]
+    return any(not isinstance(kind, str) or kind not in _TEXT_PARTS for kind in kinds)

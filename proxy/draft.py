@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,8 @@ def _untrainable(exchange: Exchange, status: SpanStatus) -> str | None:
 def _error(error: UpstreamFailed | None, odd_logprobs: list[float | None] | None) -> dict[str, Any] | None:
     """What failed; and logprobs that no token can be told to have, kept here since they fit no column."""
     if odd_logprobs:
-        return {"message": "as many logprobs as tokens were expected", "logprobs": odd_logprobs}
+        finite = [value if value is not None and math.isfinite(value) else None for value in odd_logprobs]
+        return {"message": "as many logprobs as tokens were expected", "logprobs": finite}
     if error is None:
         return None
     return {"message": error.message, "code": error.code, "status": error.status}

@@ -2,8 +2,8 @@
 
 ProxyError              ends ``singletree serve`` with one line and an exit code
 ├── PortTaken           something listens on the address already
-└── UnsafeBind          beyond loopback without configured keys
-├── KeysUnwritable      the file for generated keys cannot be written
+├── UnsafeBind          keys missing beyond loopback, or the same for both scopes
+└── KeysUnwritable      the file for generated keys cannot be written
 Refusal                 answers one call with an HTTP status, in the caller's dialect
 UpstreamFailed          an engine failed a call; retried while nothing was sent to the caller
 ClientGone              the caller left: the engine's work is stopped

@@ -12,6 +12,7 @@ import random
 import time
 from typing import Any
 
+import aiohttp
 import orjson
 import structlog
 
@@ -21,11 +22,13 @@ from proxy.capture import Capture
 from proxy.dialects import chat
 from proxy.draft import build_draft
 from proxy.engine.pool import EngineView
-from proxy.errors import ClientGone, UpstreamFailed
+from proxy.errors import ClientGone, Refusal, UpstreamFailed
 from proxy.services import Services
 from spanlog.states import PolicyKind, SpanStatus
 
 RETRY_BASE_S = 0.2
+LOGGED_CHARACTERS = 300
+"""Of an engine's error message: it may quote the request."""
 CLIENT_CLOSED = 499
 """Status recorded where the caller left; nginx's number, nothing is sent."""
 DONE = sse.encode(b"[DONE]")
@@ -63,10 +66,14 @@ class Exchange:
             self.http_status = CLIENT_CLOSED
             await self._commit(SpanStatus.ABORTED)
             return
+        except Refusal:
+            raise
         except UpstreamFailed as error:
-            self.http_status = error.status
-            await self._commit(SpanStatus.REFUSED if error.status < 500 else SpanStatus.UPSTREAM_ERROR, error)
-            await self._send_error(send, error)
+            await self._fail(send, error)
+            return
+        except Exception:  # a fault of ours: the caller gets its protocol's error, the log the reason
+            log.exception("call failed inside the proxy", rollout=self.caller.rollout_id)
+            await self._fail(send, _INTERNAL)
             return
         if await self._commit(SpanStatus.OK):
             await self._release(send, held)
@@ -74,19 +81,32 @@ class Exchange:
             self.http_status = 503
             await self._send_error(send, _NOT_COMMITTED)
 
+    async def _fail(self, send: asgi.Send, error: UpstreamFailed) -> None:
+        self.http_status = error.status
+        await self._commit(SpanStatus.REFUSED if error.status < 500 else SpanStatus.UPSTREAM_ERROR, error)
+        await self._send_error(send, error)
+
     async def _ask(self, send: asgi.Send) -> bytes:
         """Tries engines until one has replied; returns what is held back until the commit."""
         settings, pool = self.services.settings, self.services.pool
         avoid: str | None = None
+        failure: UpstreamFailed | None = None
         for attempt in range(1, settings.upstream_tries + 1):
             try:
                 with pool.use(self.caller.policy_id, self.caller.rollout_id, avoid) as engine:
                     return await self._attempt(engine, send)
+            except Refusal:
+                if failure is None:
+                    raise
+                raise failure from None  # an engine was asked, so the call has a span; now none is left to ask
             except UpstreamFailed as error:
-                log.info("engine failed", engine=avoid, attempt=attempt, error=error.message)
+                failure = error
+                avoid = self.engine.id if self.engine else None
+                log.info(
+                    "engine failed", engine=avoid, attempt=attempt, error=error.message[:LOGGED_CHARACTERS]
+                )
                 if self._headers_sent or not error.retryable or attempt == settings.upstream_tries:
                     raise
-                avoid = self.engine.id if self.engine else None
             self.services.metrics.retries.inc()
             await asyncio.sleep(RETRY_BASE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
@@ -139,7 +159,7 @@ class Exchange:
                         (held if ended else ready).append(event)
                 if ready:
                     await self._send_events(send, b"".join(ready))
-        except (TimeoutError, OSError):  # aiohttp's connection errors among them
+        except (TimeoutError, OSError, aiohttp.ClientError):
             if not ended:
                 raise
         if not ended:
@@ -179,9 +199,9 @@ class Exchange:
             self.capture.times_exact = False
         if self.asked.stream and not self.capture.times_exact:
             metrics.stalls.inc()
-        draft = build_draft(self, status, error)
         before = time.monotonic()
         try:
+            draft = build_draft(self, status, error)
             summary = await asyncio.wrap_future(self.services.writer.submit(draft))
         except Exception as failure:  # whatever it is, the caller must not be told that its call is on record
             metrics.commit_failures.inc()
@@ -220,6 +240,7 @@ def _aborted() -> UpstreamFailed:
     return UpstreamFailed("The engine aborted the call.", status=503, code="engine_aborted", retry_after="1")
 
 
+_INTERNAL = UpstreamFailed("Internal error of the proxy: see its log.", status=500, code="internal_error")
 _NOT_COMMITTED = UpstreamFailed(
     "The reply could not be recorded and is withheld: see the proxy's log, then try again.",
     status=503,

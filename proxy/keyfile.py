@@ -19,6 +19,10 @@ def with_keys(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
     ``folder``: where ``keys.json`` goes by default. Raises UnsafeBind, KeysUnwritable.
     """
     if settings.admin_key and settings.runner_key:
+        if settings.admin_key == settings.runner_key:
+            raise UnsafeBind(
+                "SINGLETREE_ADMIN_KEY and SINGLETREE_RUNNER_KEY are the same: a runner would have the admin's rights"
+            )
         return settings, None
     if not settings.is_loopback:
         raise UnsafeBind(

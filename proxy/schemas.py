@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator, model_validator
 
 Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """An id that the caller chose. Safe in URLs, paths and weight labels."""
@@ -14,6 +14,30 @@ Purpose = Literal["train", "eval"]
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="after")
+    def _storable(self) -> Self:
+        """One rule for both databases: PostgreSQL's text has no NUL and no lone surrogate, JSON no NaN."""
+        for value in self.__dict__.values():
+            check_storable(value)
+        return self
+
+
+def check_storable(value: Any) -> None:
+    """Raises ValueError for what a column or a JSON document cannot hold, at any depth."""
+    if isinstance(value, str):
+        if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("text must not hold NUL characters or lone surrogates")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("numbers must be finite")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            check_storable(name)
+            check_storable(item)
+    elif isinstance(value, list):
+        for item in value:
+            check_storable(item)
 
 
 class Sampling(Body):

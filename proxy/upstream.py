@@ -9,13 +9,17 @@ from typing import Any
 
 import aiohttp
 import orjson
+import structlog
 
 from proxy.dialects.chat import loads
 from proxy.engine.client import EngineClient
 from proxy.engine.pool import EngineView
 from proxy.errors import UpstreamFailed
+from spanlog.errors import SpanlogError
 
 RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+log = structlog.get_logger("proxy.calls")
+
 MAX_ERROR_BYTES = 1_000_000
 END_OF_STREAM_S = 0.5
 """How long to wait for the end of a body whose last event has come, so that its connection can be used again."""
@@ -31,13 +35,32 @@ async def open_call(
     """
     response: aiohttp.ClientResponse | None = None
     try:
-        response = await client.chat(engine, orjson.dumps(body))
+        payload = orjson.dumps(body)
+    except TypeError as error:  # it reads documents that are nested deeper than those it writes
+        raise UpstreamFailed(
+            f"The request cannot be passed on: {error}.", status=400, code="invalid_request", retryable=False
+        ) from error
+    try:
+        response = await client.chat(engine, payload)
         if response.status != 200:
             raise await _failure(response)
         yield response
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except SpanlogError as error:
         raise UpstreamFailed(
-            f"Engine '{engine.id}' at {engine.base_url} failed: {error or type(error).__name__}. Is it running?",
+            "The span log cannot be read to check the engine's weights: see the proxy's log.",
+            status=503,
+            code="span_log_unavailable",
+        ) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        # The address is the operator's alone: the engine's control routes know no key.
+        log.warning(
+            "engine unreachable",
+            engine=engine.id,
+            url=engine.base_url,
+            error=f"{type(error).__name__}: {error}",
+        )
+        raise UpstreamFailed(
+            f"Engine '{engine.id}' failed: {type(error).__name__}. Is it running?",
             code="engine_unreachable" if response is None else "engine_broke_off",
         ) from error
     finally:
@@ -54,7 +77,10 @@ def parse(payload: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UpstreamFailed("The engine sent JSON that is not an object.")
     if document.get("error"):
-        raise UpstreamFailed(_message(document) or "The engine reported an error.", body=document)
+        raise UpstreamFailed(
+            _message(document) or "The engine reported an error.",
+            body=document if isinstance(document["error"], dict) else None,
+        )
     return document
 
 

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from spanlog import migrate as migrations
 from spanlog.errors import DatabaseClaimed, DatabaseLocked, DatabaseUnreachable, InvalidDatabaseUrl
@@ -28,6 +29,14 @@ Durability = Literal["full", "async"]
 READ_ONLY = "spanlog_read_only"
 LOCK_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_S = 5
+POOL_TIMEOUT_S = 30
+SILENT_SERVER = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A PostgreSQL host that is gone without a word is given up after about 30 s: the operating system would wait for hours."""
 
 
 def parse_url(url: str) -> URL:
@@ -128,8 +137,10 @@ class Database:
             engine = create_engine(
                 self.url,
                 json_serializer=serializer,
+                hide_parameters=True,
                 pool_size=pool_size,
                 max_overflow=20,
+                pool_timeout=POOL_TIMEOUT_S,
                 connect_args={"timeout": self.busy_timeout_s, "isolation_level": None},
             )
             event.listen(engine, "connect", self._prepare_sqlite)
@@ -139,11 +150,14 @@ class Database:
         return create_engine(
             self.url,
             json_serializer=serializer,
+            hide_parameters=True,
             pool_size=pool_size,
             max_overflow=5,
+            pool_timeout=POOL_TIMEOUT_S,
             pool_pre_ping=True,
             connect_args={
                 "connect_timeout": CONNECT_TIMEOUT_S,
+                **SILENT_SERVER,
                 "application_name": "singletree",
                 "options": f"-c lock_timeout={LOCK_TIMEOUT_MS} -c synchronous_commit={commit}",
             },
@@ -178,6 +192,10 @@ class Database:
             if fault is None:
                 raise
             raise fault from error
+        except PoolTimeout as error:
+            raise DatabaseUnreachable(
+                f"no connection to {self.display_url} was free for {POOL_TIMEOUT_S} s: it is slow, or overloaded"
+            ) from error
 
 
 def begin_sqlite(connection: Connection) -> None:

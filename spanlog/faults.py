@@ -9,7 +9,8 @@ from sqlalchemy.exc import DBAPIError
 
 from spanlog.errors import DatabaseLocked, DatabaseUnreachable, DatabaseUnwritable, SpanlogError
 
-LOCK_NOT_AVAILABLE = "55P03"
+LOCK_CONFLICTS = {"55P03", "40P01", "40001"}
+"""Lock not available, deadlock detected, serialization failure: all go away by trying again."""
 UNREACHABLE_CLASSES = ("08", "28", "3D", "53", "57")
 """SQLSTATE classes: connection, login, no such database, out of resources, operator intervention.
 https://www.postgresql.org/docs/current/errcodes-appendix.html"""
@@ -55,7 +56,7 @@ def postgresql_fault(error: DBAPIError, url: URL) -> SpanlogError | None:
     """Named by SQLSTATE; an error without one comes from the connection itself."""
     server = f"{url.host or 'local socket'}:{url.port or 5432}/{url.database}"
     state = getattr(error.orig, "sqlstate", None)
-    if state == LOCK_NOT_AVAILABLE:
+    if state in LOCK_CONFLICTS:
         return DatabaseLocked(f"a row in {server} stayed locked by another transaction: try again")
     import psycopg
 

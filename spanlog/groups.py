@@ -17,6 +17,7 @@ from spanlog.ids import new_id
 from spanlog.locks import lock_groups, lock_policy
 from spanlog.models import Group, Rollout, Task
 from spanlog.policies import outstanding
+from spanlog.rewards import apply_late
 from spanlog.settle import settle_due, settle_if_complete
 from spanlog.states import GroupState, Purpose, RewardState, RolloutState
 from spanlog.upsert import insert_or_ignore
@@ -230,6 +231,7 @@ def lease(
         "lease_expires_at": now + ttl_s,
     }
     conn.execute(update(Group).where(Group.id.in_(ids)).values(**values))
+    apply_late(conn, ids)
     return ids
 
 

@@ -190,11 +190,13 @@ def insert_one_by_one(
             continue
         try:
             with conn.begin_nested():
-                results += insert_batch(conn, [span], guard_s)
+                inserted = insert_batch(conn, [span], guard_s)
         except (StatementError, UnicodeError, OverflowError, ValueError, TypeError) as error:
             if isinstance(error, DBAPIError) and error.connection_invalidated:
                 raise
             results.append(refusal(span, error))
+        else:
+            results += inserted
     return results
 
 

@@ -49,13 +49,18 @@ def version_of_label(label: str, policy_id: str, policy_version: int) -> int | N
     return int(number) if policy == policy_id and number.isdecimal() else None
 
 
-def judge(engine: EngineView, *, alive: bool, label: str | None) -> Verdict | None:
-    """The state that an engine should have, given what it answers; None to leave it as it is."""
+def judge(engine: EngineView, *, alive: bool, label: str | None, silent: bool = False) -> Verdict | None:
+    """The state that an engine should have, given what it answers; None to leave it as it is.
+
+    ``silent``: its server is there and has not answered in time. A long load on a busy machine looks like that, so it
+    moves no engine out of a state that others gave it: it could come back as ready while it is paused or broken.
+    """
+    given = engine.state in (EngineState.SWAPPING, EngineState.QUARANTINED, EngineState.DRAINING)
     if not alive:
-        if engine.state == EngineState.GONE or engine.failures < FAILURES_UNTIL_GONE:
+        if engine.state == EngineState.GONE or engine.failures < FAILURES_UNTIL_GONE or (silent and given):
             return None
         return Verdict(EngineState.GONE, None, "does not answer: restart it")
-    if engine.state in (EngineState.SWAPPING, EngineState.QUARANTINED, EngineState.DRAINING):
+    if given:
         return None
     if engine.kind != "vllm":
         ready = engine.state == EngineState.READY and engine.version == engine.policy_version
@@ -98,6 +103,10 @@ class EngineWatch:
                 await self._touch()
             except SpanlogError as error:
                 log.warning("engine states cannot be read or written", error=str(error))
+            except (
+                Exception
+            ):  # the watch must outlive what nobody foresaw: without it, no engine is ever looked at again
+                log.exception("a round of the engine watch failed")
             await asyncio.sleep(self._interval)
 
     async def refresh(self) -> None:
@@ -138,26 +147,30 @@ class EngineWatch:
             await self._check(engine)
         except SpanlogError as error:
             log.warning("engine state cannot be written", engine=engine.id, error=str(error))
+        except Exception:
+            log.exception("an engine could not be checked", engine=engine.id)
         finally:
             self._checking.discard(engine.id)
 
     async def _check(self, engine: EngineView) -> None:
         seen = replace(engine)
-        label = None
+        label, silent = None, False
         try:
             alive = await self.client.is_healthy(engine)
             if alive and engine.kind == "vllm":
                 label = await self.client.weight_label(engine)
-        except (aiohttp.ClientError, TimeoutError, KeyError, ValueError):
+        except TimeoutError:
+            alive, silent = False, True
+        except (aiohttp.ClientError, KeyError, ValueError):
             alive = False
         engine.failures = 0 if alive else engine.failures + 1
         if alive:
             engine.seen_at = time.time()
         seen.failures = engine.failures
-        await self._apply(seen, alive=alive, label=label)
+        await self._apply(seen, alive=alive, label=label, silent=silent)
 
-    async def _apply(self, seen: EngineView, *, alive: bool, label: str | None) -> None:
-        verdict = judge(seen, alive=alive, label=label)
+    async def _apply(self, seen: EngineView, *, alive: bool, label: str | None, silent: bool = False) -> None:
+        verdict = judge(seen, alive=alive, label=label, silent=silent)
         if verdict is None:
             return
         values = {"state": str(verdict.state), "version": verdict.version, "error": verdict.error}
@@ -189,6 +202,8 @@ class EngineWatch:
 
 def _may_serve(row: EngineView, label: str) -> bool:
     served = version_of_label(label, row.policy_id, row.policy_version)
-    if row.state == EngineState.SWAPPING:  # old or new, as far as the load has come
-        return served is not None or label == "default"
+    if (
+        row.state == EngineState.SWAPPING
+    ):  # old or new, as far as the load has come; never what a restart brought back
+        return served is not None
     return row.state == EngineState.READY and served is not None and served == row.version

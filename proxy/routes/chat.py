@@ -60,7 +60,11 @@ class DataPlane:
             request = chat.decode_request(raw)
         except chat.BadRequest as error:
             raise Refusal(400, str(error), param=error.param, code="invalid_request") from None
-        exchange = Exchange(services, caller, raw, request, started_at)
+        try:
+            exchange = Exchange(services, caller, raw, request, started_at)
+        except Exception:
+            log.exception("request could not be prepared", rollout=caller.rollout_id)
+            raise Refusal(500, "Internal error of the proxy: see its log.", code="internal_error") from None
         services.metrics.in_flight.inc()
         try:
             await exchange.run(receive, send)

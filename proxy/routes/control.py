@@ -122,6 +122,10 @@ def add_error_handlers(app: FastAPI) -> None:
         message = found["msg"].removeprefix("Value error, ")
         return error_response(422, f"{where}: {message}" if where else message, "invalid_body")
 
+    @app.exception_handler(Exception)
+    def _internal(_request: Request, _error: Exception) -> JSONResponse:  # uvicorn logs it
+        return error_response(500, "Internal error of the proxy: see its log.", "internal_error")
+
     @app.exception_handler(HTTPException)
     def _http(_request: Request, error: HTTPException) -> JSONResponse:
         return error_response(error.status_code, str(error.detail), "http", dict(error.headers or {}))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Response
-from sqlalchemy import delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from proxy.engine.health import version_of_label
 from proxy.engine.register import EngineRefused, probe_engine
@@ -15,7 +16,7 @@ from proxy.schemas import EngineBody, Id
 from proxy.services import Services
 from spanlog import policies
 from spanlog.database import Database
-from spanlog.errors import Conflict, NotFound
+from spanlog.errors import Conflict, NotFound, SpanlogError
 from spanlog.locks import lock_engine
 from spanlog.models import Engine, EngineSwap
 from spanlog.states import EngineState, PolicyKind
@@ -117,6 +118,7 @@ def _save(
     moment = now()
     with services.database.begin() as conn:
         policy = policies.get(conn, body.policy)
+        _refuse_second_name(conn, engine_id, base_url)
         version = policy.version if label is None else version_of_label(label, policy.id, policy.version)
         current = version == policy.version
         values = {
@@ -138,6 +140,18 @@ def _save(
             conn.execute(update(Engine).where(Engine.id == engine_id).values(**values))
 
 
+def _refuse_second_name(conn: Connection, engine_id: str, base_url: str) -> None:
+    """Two ids for one server: a swap of the one would change the other's weights under an unchanged label [I2]."""
+    query = select(Engine.id).where(Engine.base_url == base_url, Engine.id != engine_id)
+    other = conn.execute(query.limit(1)).scalar_one_or_none()
+    if other is not None:
+        raise Conflict(
+            f"{base_url} is registered as engine {other}: use that id, or DELETE /api/engines/{other} first"
+        )
+
+
 def _refresh(services: Services) -> None:
     """The pool lives in the event loop; this runs in a thread."""
-    asyncio.run_coroutine_threadsafe(services.watch.refresh(), services.loop).result(timeout=10)
+    done = asyncio.run_coroutine_threadsafe(services.watch.refresh(), services.loop)
+    with suppress(TimeoutError, SpanlogError):  # the change is committed, and the watch refreshes each second
+        done.result(timeout=10)

@@ -51,7 +51,8 @@ def finish(rollout_id: str, body: FinishBody, services: ServicesDep) -> dict[str
     """Ends the rollout, with its rewards in the same transaction. The same end again changes nothing."""
     with services.database.begin() as conn:
         for reward in body.rewards:
-            _add_reward(conn, rollout_id, reward)
+            key = reward.idempotency_key or f"{rollout_id}:finish:{reward.name}:{reward.span_id or ''}"
+            _add_reward(conn, rollout_id, reward.model_copy(update={"idempotency_key": key}))
         rollouts.finish(conn, rollout_id, body.state, body.error, body.info, now())
         row = rollouts.get(conn, rollout_id)
     services.keys.forget()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
-from tests.proxy.conftest import RUNNER, Served, wait_for
+from spanlog.models import Rollout
+from tests.proxy.conftest import RUNNER, Served, serve, wait_for
 from tests.proxy.fake_engine import MODEL, FakeEngine
 
 TASK = {"source": "test", "payload": {"question": "1+1"}}
@@ -261,3 +264,51 @@ def test_described_and_watched(any_proxy: Served, fake: FakeEngine) -> None:
         "singletree_span_queue_depth 0.0",
     ):
         assert line in text
+
+
+def test_one_server_has_one_id(proxy: Served, fake: FakeEngine) -> None:
+    """Under two, a swap of the one would change the other's weights behind its label [I2]."""
+    proxy.policy()
+    proxy.engine(fake)
+    again = proxy.api("PUT", "/api/engines/second", {"policy": "pol", "base_url": fake.url})
+    assert error_of(again) == (409, "conflict")
+    assert "DELETE /api/engines/eng" in again.text
+    proxy.ok("POST", "/api/engines/eng/drain")
+    proxy.ok("DELETE", "/api/engines/eng")
+    assert proxy.engine(fake, engine_id="second")["state"] == "ready"
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "\ud800"])
+def test_text_that_one_database_could_not_hold_is_refused_by_both(any_proxy: Served, text: str) -> None:
+    any_proxy.policy()
+    for task in ({"source": text}, {"payload": {"deep": [text]}}, {"payload": {text: 1}}):
+        body = json.dumps({"policy": "pol", "task": task})
+        headers = {"Authorization": f"Bearer {RUNNER}", "Content-Type": "application/json"}
+        response = any_proxy.http.post("/api/groups", content=body, headers=headers)
+        assert error_of(response) == (422, "invalid_body")
+
+
+def test_the_same_end_again_adds_no_reward(any_proxy: Served, fake: FakeEngine) -> None:
+    any_proxy.policy()
+    rollout, _ = any_proxy.rollout()
+    body = {"state": "succeeded", "rewards": [{"name": "reward", "value": 1.0}]}
+    for _ in range(2):
+        ended = any_proxy.ok("POST", f"/api/rollouts/{rollout}/finish", body)
+        assert ended["reward_state"] == "final"
+    assert len(any_proxy.ok("GET", f"/api/rollouts/{rollout}")["rewards"]) == 1
+
+
+def test_runners_are_given_time_after_an_outage(sqlite_url: str) -> None:
+    """A rollout whose heartbeats had nobody to hear them is not lost the moment the proxy is back."""
+    with serve(sqlite_url) as before:
+        before.policy()
+        rollout, _ = before.rollout()
+        with before.database.begin() as conn:
+            conn.execute(update(Rollout).values(heartbeat_at=time.time() - 3600))
+    with serve(sqlite_url, heartbeat_timeout_s=2.0) as after:
+        time.sleep(0.5)
+        assert after.ok("GET", f"/api/rollouts/{rollout}")["state"] == "running"
+        after.ok("POST", f"/api/rollouts/{rollout}/heartbeat", {"runner": "r"})
+        time.sleep(0.5)
+        assert after.ok("GET", f"/api/rollouts/{rollout}")["state"] == "running"
+        wait_for(lambda: after.ok("GET", f"/api/rollouts/{rollout}")["state"] == "abandoned")

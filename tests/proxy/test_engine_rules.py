@@ -75,6 +75,12 @@ def test_an_engine_that_does_not_answer_is_gone_after_some_tries(state: str) -> 
     assert judge(view("gone", None, failures=9), alive=False, label=None) is None
 
 
+@pytest.mark.parametrize("state", ["ready", "stale", "swapping", "draining", "quarantined"])
+def test_a_silent_engine_keeps_the_state_that_others_gave_it(state: str) -> None:
+    found = judge(view(state, failures=3), alive=False, label=None, silent=True)
+    assert (found is None) == (state in ("swapping", "draining", "quarantined"))
+
+
 def test_the_idlest_engine_is_taken_and_kept_while_it_is_not_much_busier() -> None:
     pool = Pool()
     pool.replace([view(id="a"), view(id="b"), view("stale", None, id="c"), view(id="d", policy_id="other")])

@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 
+from spanlog.errors import DatabaseUnreachable
 from spanlog.states import SpanStatus
 from tests.proxy.conftest import Served, chat_body, wait_for
 from tests.proxy.fake_engine import FakeEngine, Fault
@@ -245,3 +246,51 @@ def test_replies_of_another_shape_are_upstream_errors(ready: Served, fake: FakeE
     rollout, key = ready.rollout()
     assert ready.chat(key, stream=True).status_code == 502
     assert ready.span(rollout).status == SpanStatus.UPSTREAM_ERROR
+
+
+def test_a_request_that_cannot_be_written_again_is_refused(ready: Served, fake: FakeEngine) -> None:
+    """The JSON library reads deeper documents than it writes."""
+    deep: list = []
+    for _ in range(400):
+        deep = [deep]
+    rollout, key = ready.rollout()
+    response = ready.chat(key, metadata={"deep": deep})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert (ready.span(rollout).status, fake.requests) == ("refused", [])
+
+
+def test_a_content_part_of_no_known_kind_is_passed_on(ready: Served) -> None:
+    rollout, key = ready.rollout()
+    response = ready.chat(key, messages=[{"role": "user", "content": [{"type": ["x"]}]}])
+    assert response.status_code == 200
+    assert ready.span(rollout).untrainable_reason == "media"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fault_of_the_proxy_is_told_and_recorded(
+    ready: Served, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr("proxy.exchange.chat.add_capture", broken)
+    rollout, key = ready.rollout()
+    response = ready.chat(key, stream=stream)
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in response.text
+    assert (ready.span(rollout).status, ready.span(rollout).http_status) == ("upstream_error", 500)
+
+
+def test_a_lost_database_while_the_weights_are_checked(
+    ready: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label is checked on each new connection, and that needs the engine's row."""
+
+    def unreachable(*_: object) -> None:
+        raise DatabaseUnreachable("gone")
+
+    monkeypatch.setattr("proxy.engine.health.EngineWatch._read", unreachable)
+    rollout, key = ready.rollout()
+    response = ready.chat(key)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "span_log_unavailable")
+    assert ready.span(rollout).status == "upstream_error"

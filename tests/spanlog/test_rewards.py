@@ -67,6 +67,18 @@ def test_a_revision_after_the_lease_is_recorded_only(world: World) -> None:
     assert world.rollout(rollout).reward == before
 
 
+def test_a_reward_during_a_lease_counts_if_the_group_comes_back(world: World) -> None:
+    """The trainer that held the lease died: nothing was consumed, so nothing is too late."""
+    group = world.settled_group()
+    assert world.lease(1, world.take_over()) == [group]
+    rollout = world.column(Rollout, Rollout.id, Rollout.group_id == group)[0]
+    assert world.reward(rollout, 7.0).after_consumption
+    fence = world.take_over()
+    assert world.lease(1, fence) == [group]
+    found = world.rollout(rollout)
+    assert (found.reward, found.reward_state) == (7.0, "revised")
+
+
 def test_a_group_without_any_reward_is_void_and_has_none(world: World) -> None:
     group = world.group()
     for rollout in group.rollouts:
