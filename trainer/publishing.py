@@ -20,6 +20,7 @@ from trainer.publish import publish, republish_stale
 
 log = structlog.get_logger("trainer")
 
+NOT_TAKEN = "an engine did not take the weights"
 REPUBLISH_EVERY_S = 1.0
 """How often engines that came back without the current weights are looked for while waiting."""
 
@@ -81,9 +82,7 @@ class Publisher:
             )
             for outcome in report.engines:
                 if outcome.error:
-                    log.warning(
-                        "an engine did not take the weights", engine=outcome.engine_id, why=outcome.error
-                    )
+                    log.warning(NOT_TAKEN, engine=outcome.engine_id, why=outcome.error)
         self.version = version
         self._prune(path)
 
@@ -96,13 +95,12 @@ class Publisher:
         for outcome in republish_stale(
             self.ledger.database, policy_id=self.recipe.policy, fence=self.ledger.fence
         ):
-            log.info(
-                "brought an engine to the current weights",
-                engine=outcome.engine_id,
-                version=self.version,
-                status=str(outcome.status),
-                error=outcome.error,
-            )
+            if outcome.error:
+                log.warning(NOT_TAKEN, engine=outcome.engine_id, why=outcome.error)
+            else:
+                log.info(
+                    "brought an engine to the current weights", engine=outcome.engine_id, version=self.version
+                )
 
     def _prune(self, newest: Path) -> None:
         """Keeps the two newest: an engine may still be loading the older one."""
