@@ -140,6 +140,12 @@ def test_a_kill_under_load_loses_no_answered_call(tmp_path: Path, fake: FakeEngi
     connection.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("_time", range(10))
+def test_ten_kills_under_load(tmp_path: Path, fake: FakeEngine, _time: int) -> None:
+    test_a_kill_under_load_loses_no_answered_call(tmp_path, fake)
+
+
 def test_a_stop_under_load_lets_calls_finish(tmp_path: Path, fake: FakeEngine) -> None:
     fake.token_delay_s = 0.05
     port = free_port()
