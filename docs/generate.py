@@ -159,8 +159,18 @@ def settings() -> Iterator[str]:
 
 
 def recipe() -> Iterator[str]:
-    """Every block of a recipe: its keys, their types, defaults and reasons."""
-    for model in read_classes("trainer/config.py"):
+    """Every block of a recipe."""
+    yield from blocks("trainer/config.py")
+
+
+def run() -> Iterator[str]:
+    """Every block of a run's configuration."""
+    yield from blocks("harness_adapters/config.py")
+
+
+def blocks(path: str) -> Iterator[str]:
+    """The models of a configuration file: keys, types, defaults and reasons."""
+    for model in read_classes(path):
         if not model.fields:
             continue
         yield f"### {model.name}\n\n{cell(model.text)}\n"
@@ -205,6 +215,7 @@ GENERATORS: dict[str, Callable[[], Iterator[str]]] = {
     "states": states,
     "settings": settings,
     "recipe": recipe,
+    "run": run,
     "cli": cli,
 }
 """Marker -> what writes the part between it and its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -130,6 +130,14 @@ class RewardBase(Strict):
     """Kinds of failed rollout that are rewarded too. By default none: a missing reward is not zero."""
     failure_reward: float | None = Field(default=None, allow_inf_nan=False)
     """The reward of those; null asks the reward function."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        if self.failure_reward is not None and not self.score_failures:
+            raise ValueError(
+                "failure_reward has no effect without score_failures: say which failures it is for"
+            )
+        return self
 
 
 class FunctionReward(RewardBase):

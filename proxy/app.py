@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -51,11 +51,11 @@ class App:
 
     def __init__(self, control: FastAPI, settings: Settings) -> None:
         self.control = control
-        self._hosts = LOOPBACK_NAMES | {settings.host} if settings.is_loopback else None
+        self._hosts = LOOPBACK_NAMES | {settings.host.lower()} if settings.is_loopback else None
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "http":
-            if self._hosts is not None and not _is_named(scope, self._hosts):
+            if self._hosts is not None and not _names_one_of(self._hosts, scope):
                 error = {
                     "message": "The Host header names another machine than this one.",
                     "code": "bad_host",
@@ -68,7 +68,7 @@ class App:
         await self.control(scope, receive, send)
 
 
-def _is_named(scope: asgi.Scope, hosts: frozenset[str]) -> bool:
+def _names_one_of(hosts: frozenset[str], scope: asgi.Scope) -> bool:
     """A page in a browser on this machine must not reach the proxy by a name that it had resolved to loopback."""
     for name, value in scope["headers"]:
         if name == b"host":
@@ -97,13 +97,12 @@ async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
     finally:
         for task in background:
             task.cancel()
-            with suppress(
-                asyncio.CancelledError, Exception
-            ):  # whatever it died of, the writer is closed below
-                await task
+        await asyncio.gather(*background, return_exceptions=True)
         services.stalls.stop()
-        await services.watch.close()
-        await asyncio.to_thread(services.writer.close)
+        try:
+            await services.watch.close()
+        finally:
+            await asyncio.to_thread(services.writer.close)
 
 
 def _make_services(settings: Settings, database: Database) -> Services:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from proxy.dialects.chat import MessageBuilder
+from spanlog.text import finite
 
 
 class Capture:
@@ -90,7 +91,7 @@ class Capture:
         reply: dict[str, Any] = {
             "message": self.messages.get(0, {}),
             "finish_reason": self.finish_reason,
-            "usage": self.usage,
+            "usage": finite(self.usage),
         }
         if len(self.messages) > 1:
             reply["choices"] = [
@@ -104,7 +105,7 @@ class Capture:
         if (ids := reply.get("prompt_token_ids")) is not None and self.prompt_ids is None:
             self.prompt_ids = ids
         if (usage := reply.get("usage")) is not None:
-            self.usage = usage
+            self.usage = dict(usage)
 
     def _take_tokens(self, choice: dict[str, Any]) -> int:
         ids = choice.get("token_ids")

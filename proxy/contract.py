@@ -140,5 +140,8 @@ def _has_media(message: Any) -> bool:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return False
-    kinds = [part.get("type", "text") for part in content if isinstance(part, dict)]
-    return any(not isinstance(kind, str) or kind not in _TEXT_PARTS for kind in kinds)
+    return any(isinstance(part, dict) and not _is_text(part.get("type", "text")) for part in content)
+
+
+def _is_text(kind: Any) -> bool:
+    return isinstance(kind, str) and kind in _TEXT_PARTS

@@ -27,8 +27,6 @@ from proxy.services import Services
 from spanlog.states import PolicyKind, SpanStatus
 
 RETRY_BASE_S = 0.2
-LOGGED_CHARACTERS = 300
-"""Of an engine's error message: it may quote the request."""
 CLIENT_CLOSED = 499
 """Status recorded where the caller left; nginx's number, nothing is sent."""
 DONE = sse.encode(b"[DONE]")
@@ -71,8 +69,8 @@ class Exchange:
         except UpstreamFailed as error:
             await self._fail(send, error)
             return
-        except Exception:  # a fault of ours: the caller gets its protocol's error, the log the reason
-            log.exception("call failed inside the proxy", rollout=self.caller.rollout_id)
+        except Exception:  # a fault of the proxy's own: the call is on record all the same
+            log.exception("call failed", rollout=self.caller.rollout_id)
             await self._fail(send, _INTERNAL)
             return
         if await self._commit(SpanStatus.OK):
@@ -98,13 +96,11 @@ class Exchange:
             except Refusal:
                 if failure is None:
                     raise
-                raise failure from None  # an engine was asked, so the call has a span; now none is left to ask
+                raise failure from None  # no engine is left to try: an engine was asked, so there is a span
             except UpstreamFailed as error:
-                failure = error
-                avoid = self.engine.id if self.engine else None
-                log.info(
-                    "engine failed", engine=avoid, attempt=attempt, error=error.message[:LOGGED_CHARACTERS]
-                )
+                failure, avoid = error, self.engine.id if self.engine else None
+                message = error.message[: upstream.LOGGED_CHARACTERS]
+                log.info("engine failed", engine=avoid, attempt=attempt, error=message)
                 if self._headers_sent or not error.retryable or attempt == settings.upstream_tries:
                     raise
             self.services.metrics.retries.inc()
@@ -119,14 +115,21 @@ class Exchange:
             self.clamped = contract.clamp_max_tokens(body, engine.capabilities.get("max_model_len"))
         if engine.kind == "vllm":
             chat.add_capture(body)
-        async with upstream.open_call(self.services.watch.client, engine, body) as response:
+        try:
+            payload = orjson.dumps(body)
+        except orjson.JSONEncodeError as error:  # JSON is read to a greater depth than it is written
+            message = f"The request cannot be passed on: {error}."
+            raise Refusal(400, message, code="invalid_request") from None
+        async with upstream.open_call(self.services.watch.client, engine, payload) as response:
             try:
                 held = await (self._stream(response, send) if self.asked.stream else self._whole(response))
+                self.capture.reply()
             except (
                 AttributeError,
                 TypeError,
                 KeyError,
-            ) as error:  # fields of other types than the format has
+            ) as error:  # fields of other types than the format has: no span could hold them
+                self.capture = Capture()
                 raise UpstreamFailed(f"The engine's reply is no chat completion: {error!r}") from error
         if self.capture.finish_reason == "abort":
             raise _aborted()
@@ -240,7 +243,9 @@ def _aborted() -> UpstreamFailed:
     return UpstreamFailed("The engine aborted the call.", status=503, code="engine_aborted", retry_after="1")
 
 
-_INTERNAL = UpstreamFailed("Internal error of the proxy: see its log.", status=500, code="internal_error")
+_INTERNAL = UpstreamFailed(
+    "Internal error of the proxy: see its log.", status=500, code="internal_error", retryable=False
+)
 _NOT_COMMITTED = UpstreamFailed(
     "The reply could not be recorded and is withheld: see the proxy's log, then try again.",
     status=503,

@@ -9,20 +9,25 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from proxy.errors import KeysUnwritable, UnsafeBind
+from proxy.errors import KeysUnwritable, ProxyError, UnsafeBind
 from proxy.settings import Settings
 
 
 def with_keys(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
     """Settings in which both keys are set, and the file that holds generated ones.
 
-    ``folder``: where ``keys.json`` goes by default. Raises UnsafeBind, KeysUnwritable.
+    ``folder``: where ``keys.json`` goes by default. Raises UnsafeBind, KeysUnwritable, ProxyError (equal keys).
     """
+    settings, path = _with_keys(settings, folder)
+    if settings.admin_key == settings.runner_key:
+        raise ProxyError(
+            "the admin key and the runner key are the same, which gives every runner all rights: set two"
+        )
+    return settings, path
+
+
+def _with_keys(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
     if settings.admin_key and settings.runner_key:
-        if settings.admin_key == settings.runner_key:
-            raise UnsafeBind(
-                "SINGLETREE_ADMIN_KEY and SINGLETREE_RUNNER_KEY are the same: a runner would have the admin's rights"
-            )
         return settings, None
     if not settings.is_loopback:
         raise UnsafeBind(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, field_validator
+
+from spanlog.text import refuse_unstorable
 
 Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """An id that the caller chose. Safe in URLs, paths and weight labels."""
@@ -15,36 +17,22 @@ Purpose = Literal["train", "eval"]
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    @model_validator(mode="after")
-    def _storable(self) -> Self:
-        """One rule for both databases: PostgreSQL's text has no NUL and no lone surrogate, JSON no NaN."""
-        for value in self.__dict__.values():
-            check_storable(value)
-        return self
+    cleaned_later: ClassVar[frozenset[str]] = frozenset()
+    """Fields for looking at: their unstorable characters are replaced, so that the call is not lost."""
 
-
-def check_storable(value: Any) -> None:
-    """Raises ValueError for what a column or a JSON document cannot hold, at any depth."""
-    if isinstance(value, str):
-        if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise ValueError("text must not hold NUL characters or lone surrogates")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("numbers must be finite")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            check_storable(name)
-            check_storable(item)
-    elif isinstance(value, list):
-        for item in value:
-            check_storable(item)
+    @field_validator("*")
+    @classmethod
+    def _is_storable(cls, value: Any, field: ValidationInfo) -> Any:
+        if field.field_name not in cls.cleaned_later and not isinstance(value, BaseModel):
+            refuse_unstorable(value)
+        return value
 
 
 class Sampling(Body):
     """The sampling parameters that the proxy owns under a training policy."""
 
-    temperature: float = Field(default=1.0, gt=0)
-    """Logged logprobs are of logits divided by it."""
+    temperature: float = Field(default=1.0, ge=0.01)
+    """Logged logprobs are of logits divided by it. Below 0.01 vLLM samples at another one than it is told."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
     """0 or -1: no limit."""
@@ -133,6 +121,8 @@ class RewardBody(Body):
 
 
 class FinishBody(Body):
+    cleaned_later = frozenset({"error", "info"})
+
     state: Literal["succeeded", "failed"]
     error: str | None = None
     info: dict[str, Any] = {}

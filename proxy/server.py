@@ -123,7 +123,8 @@ def configure_logs(level: str) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=False)
+            structlog.processors.format_exc_info,  # plain: richer tracebacks show local variables, so requests too
+            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
             if sys.stderr.isatty()
             else structlog.processors.LogfmtRenderer(),
         ],

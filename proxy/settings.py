@@ -53,7 +53,8 @@ class Settings(BaseSettings):
     sweep_s: float = Field(default=1.0, gt=0)
     """Interval of looking for lost rollouts and groups that are due."""
     heartbeat_timeout_s: float = Field(default=60.0, gt=0)
-    """A running rollout without a heartbeat for this long is abandoned."""
+    """A running rollout without a heartbeat for this long is abandoned. Time in which the proxy itself could not hear
+    (stopped, asleep, without its database) does not count."""
     drain_s: float = Field(default=30.0, ge=0)
     """On SIGTERM: how long calls in flight may take to finish."""
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
 from proxy.auth import KeyRing
 from proxy.settings import Settings
@@ -20,29 +20,20 @@ log = structlog.get_logger("proxy.sweeper")
 
 
 async def run_sweeper(database: Database, keys: KeyRing, settings: Settings) -> None:
-    """Until cancelled. Several proxies may sweep one database: the rows' locks keep them apart.
-
-    Runners that could not reach the proxy while it was down, or while the machine slept, are given the time to send
-    their next heartbeat before one is found missing.
-    """
-    last, patient_until = time.time(), time.time() + settings.heartbeat_timeout_s
+    """Until cancelled. Several proxies may sweep one database: the rows' locks keep them apart."""
+    listening = Listening(settings.heartbeat_timeout_s, settings.sweep_s)
     while True:
         await asyncio.sleep(settings.sweep_s)
         now = time.time()
-        if now - last > settings.sweep_s + settings.heartbeat_timeout_s / 2:
-            patient_until = now + settings.heartbeat_timeout_s
-        last = now
         try:
-            lost = []
-            if now >= patient_until:
-                lost = await asyncio.to_thread(abandon_lost, database, settings.heartbeat_timeout_s, now)
-            settled = await asyncio.to_thread(settle_due, database, now)
+            lost, settled = await asyncio.to_thread(sweep, database, listening.timeout_s(now), now)
         except SpanlogError as error:
             log.warning("sweep failed", error=str(error))
             continue
-        except Exception:  # without the sweeper no deadline is ever kept
-            log.exception("a sweep failed")
+        except Exception:  # whatever it is, deadlines must be kept again
+            log.exception("sweep failed")
             continue
+        listening.last_round = now
         if lost:
             log.info("rollouts abandoned: no heartbeat", rollouts=lost)
         if settled:
@@ -51,24 +42,44 @@ async def run_sweeper(database: Database, keys: KeyRing, settings: Settings) -> 
             keys.forget()
 
 
-def abandon_lost(database: Database, heartbeat_timeout_s: float, now: float) -> list[str]:
-    """Abandons rollouts without a heartbeat; returns their ids. Looks first, without the write lock: as a rule there is
-    nothing to do. A transaction apart from ``settle_due``: together they would lock rollouts out of the writer's order."""
-    overdue = select(Rollout.id).where(
-        Rollout.state == RolloutState.RUNNING, Rollout.heartbeat_at < now - heartbeat_timeout_s
-    )
-    with database.read() as conn:
-        if conn.execute(overdue.limit(1)).first() is None:
-            return []
-    with database.begin() as conn:
-        return rollouts.abandon_lost(conn, heartbeat_timeout_s, now)
+class Listening:
+    """Whether a runner's silence says anything. While this process was stopped, this machine slept or the database was
+    away, nobody's heartbeat was heard: afterwards every runner gets the whole time-out once more."""
+
+    def __init__(self, heartbeat_timeout_s: float, sweep_s: float) -> None:
+        self.last_round = 0.0
+        """Wall time of the last round that worked; a round at start-up is late, too."""
+        self._timeout_s = heartbeat_timeout_s
+        self._sweep_s = sweep_s
+        self._spared_until = 0.0
+
+    def timeout_s(self, now: float) -> float | None:
+        """The time-out that the round at ``now`` goes by; null if silence proves nothing yet."""
+        if now - self.last_round > self._sweep_s + self._timeout_s / 2:
+            self._spared_until = now + self._timeout_s
+        return self._timeout_s if now >= self._spared_until else None
 
 
-def settle_due(database: Database, now: float) -> list[str]:
-    """Settles groups whose deadline has passed; returns their ids."""
-    due = select(Group.id).where(Group.state == GroupState.OPEN, Group.deadline_at <= now)
-    with database.read() as conn:
-        if conn.execute(due.limit(1)).first() is None:
-            return []
+def sweep(database: Database, heartbeat_timeout_s: float | None, now: float) -> tuple[list[str], list[str]]:
+    """One round. Returns the rollouts abandoned (none without a time-out) and the groups settled.
+
+    Looks first, without the write lock: as a rule there is nothing to do. Two transactions: each locks groups before
+    rollouts, and one that did both would lock groups after rollouts.
+    """
+    lost: list[str] = []
+    if heartbeat_timeout_s is not None:
+        silent = select(Rollout.id).where(
+            Rollout.state == RolloutState.RUNNING, Rollout.heartbeat_at < now - heartbeat_timeout_s
+        )
+        if _any(database, silent):
+            with database.begin() as conn:
+                lost = rollouts.abandon_lost(conn, heartbeat_timeout_s, now)
+    if not _any(database, select(Group.id).where(Group.state == GroupState.OPEN, Group.deadline_at <= now)):
+        return lost, []
     with database.begin() as conn:
-        return groups.settle_due(conn, None, now)
+        return lost, groups.settle_due(conn, None, now)
+
+
+def _any(database: Database, query: Select[str]) -> bool:
+    with database.read() as conn:
+        return conn.execute(query.limit(1)).first() is not None

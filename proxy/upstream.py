@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import orjson
 import structlog
 
 from proxy.dialects.chat import loads
@@ -18,16 +17,18 @@ from proxy.errors import UpstreamFailed
 from spanlog.errors import SpanlogError
 
 RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-log = structlog.get_logger("proxy.calls")
-
 MAX_ERROR_BYTES = 1_000_000
 END_OF_STREAM_S = 0.5
 """How long to wait for the end of a body whose last event has come, so that its connection can be used again."""
+LOGGED_CHARACTERS = 300
+"""Of an engine's message: it may quote the request at any length."""
+
+log = structlog.get_logger("proxy.calls")
 
 
 @asynccontextmanager
 async def open_call(
-    client: EngineClient, engine: EngineView, body: dict[str, Any]
+    client: EngineClient, engine: EngineView, body: bytes
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """The engine's reply to a call, status 200, still to be read. Leaving the block early stops the engine's work.
 
@@ -35,37 +36,34 @@ async def open_call(
     """
     response: aiohttp.ClientResponse | None = None
     try:
-        payload = orjson.dumps(body)
-    except TypeError as error:  # it reads documents that are nested deeper than those it writes
-        raise UpstreamFailed(
-            f"The request cannot be passed on: {error}.", status=400, code="invalid_request", retryable=False
-        ) from error
-    try:
-        response = await client.chat(engine, payload)
+        response = await _send(client, engine, body)
         if response.status != 200:
             raise await _failure(response)
         yield response
-    except SpanlogError as error:
-        raise UpstreamFailed(
-            "The span log cannot be read to check the engine's weights: see the proxy's log.",
-            status=503,
-            code="span_log_unavailable",
-        ) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        # The address is the operator's alone: the engine's control routes know no key.
-        log.warning(
-            "engine unreachable",
-            engine=engine.id,
-            url=engine.base_url,
-            error=f"{type(error).__name__}: {error}",
+        log.info(
+            "connection failed", engine=engine.id, url=engine.base_url, error=str(error)[:LOGGED_CHARACTERS]
         )
-        raise UpstreamFailed(
-            f"Engine '{engine.id}' failed: {type(error).__name__}. Is it running?",
+        raise UpstreamFailed(  # an agent has no business with the engine's address, which aiohttp's messages name too
+            f"Engine '{engine.id}' failed ({type(error).__name__}). Is it running?",
             code="engine_unreachable" if response is None else "engine_broke_off",
         ) from error
     finally:
         if response is not None:
             response.close()  # after the last byte the connection is back in the pool already, and this does nothing
+
+
+async def _send(client: EngineClient, engine: EngineView, body: bytes) -> aiohttp.ClientResponse:
+    """Sends the call; a new connection is preceded by checking the engine, which can fail in ways of its own."""
+    try:
+        return await client.chat(engine, body)
+    except (SpanlogError, KeyError, ValueError) as error:
+        log.warning("engine not checked", engine=engine.id, error=str(error)[:LOGGED_CHARACTERS])
+        raise UpstreamFailed(
+            f"Which weights engine '{engine.id}' serves could not be checked: see the proxy's log.",
+            status=503,
+            code="engine_not_checked",
+        ) from error
 
 
 def parse(payload: bytes) -> dict[str, Any]:
@@ -76,11 +74,9 @@ def parse(payload: bytes) -> dict[str, Any]:
         raise UpstreamFailed(f"The engine sent something that is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise UpstreamFailed("The engine sent JSON that is not an object.")
-    if document.get("error"):
-        raise UpstreamFailed(
-            _message(document) or "The engine reported an error.",
-            body=document if isinstance(document["error"], dict) else None,
-        )
+    if error := document.get("error"):
+        body = document if isinstance(error, dict) else None  # else it is not in the callers' shape
+        raise UpstreamFailed(_message(document) or "The engine reported an error.", body=body)
     return document
 
 

@@ -17,7 +17,7 @@ TIMEOUT_S = 120.0
 
 
 class AdminCallFailed(Exception):
-    """The proxy does not answer or said no; the message has its words and the remedy."""
+    """The call lacks something, or the proxy does not answer or said no; the message has the remedy."""
 
     exit_code = 8
 

@@ -4,6 +4,7 @@ SpanlogError                 base; ``exit_code`` is what the command line exits 
 ├── InvalidDatabaseUrl       not a database that this program speaks to
 ├── DatabaseUnwritable       file or folder missing, read-only, full, or not a database
 ├── DatabaseLocked           another process held the write lock longer than the busy time-out
+│   └── TransactionLost      PostgreSQL rolled it back in favour of another one
 ├── DatabaseUnreachable      PostgreSQL does not answer, or refuses the login
 ├── DatabaseClaimed          a second proxy on one SQLite file
 ├── SchemaMismatch           the tables are of another revision than this code
@@ -42,6 +43,10 @@ class DatabaseLocked(SpanlogError):
     """Another process held the write lock for longer than the busy time-out."""
 
     exit_code = 3
+
+
+class TransactionLost(DatabaseLocked):
+    """PostgreSQL rolled the transaction back in favour of another one: a deadlock, or a failed serialization."""
 
 
 class DatabaseUnreachable(SpanlogError):

@@ -6,11 +6,19 @@ from pathlib import Path
 
 from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from spanlog.errors import DatabaseLocked, DatabaseUnreachable, DatabaseUnwritable, SpanlogError
+from spanlog.errors import (
+    DatabaseLocked,
+    DatabaseUnreachable,
+    DatabaseUnwritable,
+    SpanlogError,
+    TransactionLost,
+)
 
-LOCK_CONFLICTS = {"55P03", "40P01", "40001"}
-"""Lock not available, deadlock detected, serialization failure: all go away by trying again."""
+LOCK_NOT_AVAILABLE = "55P03"
+ROLLED_BACK = ("40001", "40P01")
+"""Serialization failure, deadlock."""
 UNREACHABLE_CLASSES = ("08", "28", "3D", "53", "57")
 """SQLSTATE classes: connection, login, no such database, out of resources, operator intervention.
 https://www.postgresql.org/docs/current/errcodes-appendix.html"""
@@ -25,8 +33,12 @@ SQLITE_UNWRITABLE = {
 }
 
 
-def connection_fault(error: DBAPIError | OSError, url: URL, busy_timeout_s: float) -> SpanlogError | None:
+def connection_fault(
+    error: DBAPIError | PoolTimeout | OSError, url: URL, busy_timeout_s: float
+) -> SpanlogError | None:
     """The named error for a driver's error; null where it is a fault of the statement, not of the database."""
+    if isinstance(error, PoolTimeout):
+        return DatabaseLocked("other transactions of this process hold every database connection: try again")
     if url.get_backend_name() == "sqlite":
         return sqlite_fault(error, url, busy_timeout_s)
     return postgresql_fault(error, url) if isinstance(error, DBAPIError) else None
@@ -56,8 +68,10 @@ def postgresql_fault(error: DBAPIError, url: URL) -> SpanlogError | None:
     """Named by SQLSTATE; an error without one comes from the connection itself."""
     server = f"{url.host or 'local socket'}:{url.port or 5432}/{url.database}"
     state = getattr(error.orig, "sqlstate", None)
-    if state in LOCK_CONFLICTS:
+    if state == LOCK_NOT_AVAILABLE:
         return DatabaseLocked(f"a row in {server} stayed locked by another transaction: try again")
+    if state in ROLLED_BACK:
+        return TransactionLost(f"{server} rolled a transaction back in favour of another: try again")
     import psycopg
 
     if not isinstance(error.orig, psycopg.OperationalError | psycopg.InterfaceError):

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, insert, or_, select, update
 
+from spanlog import rewards
 from spanlog.errors import AdmissionRefused, Conflict, FenceLost, NotFound
 from spanlog.ids import new_id
 from spanlog.locks import lock_groups, lock_policy
 from spanlog.models import Group, Rollout, Task
 from spanlog.policies import outstanding
-from spanlog.rewards import apply_late
 from spanlog.settle import settle_due, settle_if_complete
 from spanlog.states import GroupState, Purpose, RewardState, RolloutState
 from spanlog.upsert import insert_or_ignore
@@ -156,10 +156,10 @@ def put_task(conn: Connection, task: dict[str, Any], now: float) -> str:
 
 
 def check_same_task(conn: Connection, task_id: str, task: dict[str, Any]) -> None:
-    """Raises Conflict if the stored task is not the given one."""
-    stored = conn.execute(select(Task.id, Task.source, Task.payload).where(Task.id == task_id)).one()
+    """Raises Conflict if the stored task is not the given one. Where it came from (file and line) may have moved."""
+    stored = conn.execute(select(Task.id, Task.payload).where(Task.id == task_id)).one()
     same_id = task.get("id") is None or task["id"] == stored.id
-    if not same_id or stored.source != task.get("source") or stored.payload != (task.get("payload") or {}):
+    if not same_id or stored.payload != (task.get("payload") or {}):
         raise Conflict(f"task {task_id} exists with another content: use another id")
 
 
@@ -231,7 +231,7 @@ def lease(
         "lease_expires_at": now + ttl_s,
     }
     conn.execute(update(Group).where(Group.id.in_(ids)).values(**values))
-    apply_late(conn, ids)
+    rewards.apply_held(conn, ids)  # those of a lease that ran out
     return ids
 
 
@@ -242,12 +242,21 @@ def release(conn: Connection, *, group_ids: Collection[str], fence: int) -> int:
         for group in lock_groups(conn, group_ids)
         if group.state == GroupState.LEASED and group.lease_fence == fence
     ]
-    conn.execute(update(Group).where(Group.id.in_(mine)).values(**RETURNED))
+    give_back(conn, mine)
     return len(mine)
 
 
-RETURNED = {"state": GroupState.SETTLED, "lease_owner": None, "lease_fence": None, "lease_expires_at": None}
-"""What a group is set to when it may be leased again."""
+def give_back(conn: Connection, group_ids: Collection[str]) -> None:
+    """Make locked groups leasable again."""
+    values = {
+        "state": GroupState.SETTLED,
+        "lease_owner": None,
+        "lease_fence": None,
+        "lease_expires_at": None,
+        "step_id": None,
+    }
+    conn.execute(update(Group).where(Group.id.in_(group_ids)).values(**values))
+    rewards.apply_held(conn, group_ids)
 
 
 def get(conn: Connection, group_id: str) -> GroupView:

@@ -64,3 +64,9 @@ def lock_engine(conn: Connection, engine_id: str) -> Row[Any]:
     if row is None:
         raise NotFound(f"no engine {engine_id}: register it with PUT /api/engines/{engine_id}")
     return row
+
+
+def lock_engines(conn: Connection, engine_ids: Collection[str]) -> None:
+    """Lock the engines' rows in order of id; those that do not exist are left out."""
+    query = select(Engine.id).where(Engine.id.in_(engine_ids)).order_by(Engine.id)
+    conn.execute(query.with_for_update(key_share=True))

@@ -298,7 +298,7 @@ class Reward(Base):
     source: Mapped[str]
     idempotency_key: Mapped[str] = mapped_column(unique=True)
     after_consumption: Mapped[bool] = mapped_column(Boolean, default=False)
-    """True if it came when the group was already consumed: recorded only."""
+    """True if it came when the group was leased or consumed: recorded only, as long as the group does not come back."""
     created_at: Mapped[float]
 
 

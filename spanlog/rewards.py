@@ -1,7 +1,8 @@
 """Rewards are events, only ever added: per turn, at the end, hours later, revised.
 
 The event named ``reward`` without a span settles the rollout's reward. Once its group is leased or consumed, or void, an
-event is recorded and changes nothing, unless the group comes back and is leased again. A missing reward is not zero [I4].
+event is recorded and changes nothing, unless the group comes back from its lease or its step. A missing reward is not
+zero [I4].
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from spanlog.errors import Conflict, NotFound, RewardNotFinite
 from spanlog.ids import new_id
-from spanlog.locks import lock_group_of
+from spanlog.locks import lock_group_of, lock_rollout
 from spanlog.models import Reward, Rollout, Span
 from spanlog.settle import settle
 from spanlog.states import GroupState, RewardState
@@ -71,25 +72,22 @@ def set_reward(conn: Connection, rollout: Row[Any], value: float) -> None:
     conn.execute(update(Rollout).where(Rollout.id == rollout.id).values(reward=value, reward_state=state))
 
 
-def apply_late(conn: Connection, group_ids: Collection[str]) -> None:
-    """Lets rewards count that came while these groups were leased or consumed by a step that is void; for groups that
-    are being leased anew, and are locked."""
+def apply_held(conn: Connection, group_ids: Collection[str]) -> None:
+    """Groups come back to be leased again: what was rewarded meanwhile counts after all. The groups are locked."""
     query = (
-        select(Reward.__table__)
+        select(Reward.id, Reward.rollout_id, Reward.value)
         .join(Rollout, Rollout.id == Reward.rollout_id)
-        .where(Rollout.group_id.in_(group_ids), Reward.name == TRAINING_NAME, Reward.span_id.is_(None))
-        .order_by(Reward.created_at, Reward.id)
+        .where(
+            Rollout.group_id.in_(group_ids),
+            Reward.after_consumption,
+            Reward.name == TRAINING_NAME,
+            Reward.span_id.is_(None),
+        )
+        .order_by(Reward.rollout_id, Reward.created_at, Reward.id)
     )
-    events: dict[str, list[Row[Any]]] = {}
-    for event in conn.execute(query):
-        events.setdefault(event.rollout_id, []).append(event)
-    for rollout_id, found in events.items():
-        if found[-1].after_consumption:
-            state = RewardState.FINAL if len(found) == 1 else RewardState.REVISED
-            values = {"reward": found[-1].value, "reward_state": state}
-            conn.execute(update(Rollout).where(Rollout.id == rollout_id).values(**values))
-    late = [event.id for found in events.values() for event in found if event.after_consumption]
-    conn.execute(update(Reward).where(Reward.id.in_(late)).values(after_consumption=False))
+    for event in conn.execute(query).all():
+        set_reward(conn, lock_rollout(conn, event.rollout_id), event.value)
+        conn.execute(update(Reward).where(Reward.id == event.id).values(after_consumption=False))
 
 
 def same_event(conn: Connection, row: dict[str, Any]) -> Row[Any]:

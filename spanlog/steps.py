@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from spanlog.errors import Conflict, FenceLost, LeaseLost
-from spanlog.groups import RETURNED
+from spanlog.groups import give_back
 from spanlog.ids import new_id
 from spanlog.locks import lock_groups, lock_policy
 from spanlog.models import Group, Metric, Policy, PolicyVersion, TrainSample, TrainStep
@@ -97,22 +97,21 @@ def return_groups(conn: Connection, group_ids: list[str]) -> None:
     """Make groups leasable again; the policy's row is locked."""
     if group_ids:
         lock_groups(conn, group_ids)
-        conn.execute(update(Group).where(Group.id.in_(group_ids)).values(step_id=None, **RETURNED))
+        give_back(conn, group_ids)
 
 
 def next_version(conn: Connection, policy_id: str) -> int:
-    """The version that the next publish makes: above every one ever published, staged, or meant by a void step.
+    """The version that the next publish makes: above every one ever published, staged, or meant by a step.
 
-    A trainer that crashed while publishing may have left engines with the label of a step that is void now; to use its
-    number again would give two sets of weights one name [I2]. So numbers may be skipped, and are never reused.
+    A trainer that crashed while publishing may have left engines with the label of a step that is void now, or has yet
+    to be published by who resumes; to use its number again would give two sets of weights one name [I2]. So numbers may
+    be skipped, and are never reused.
     """
     staged = select(func.max(PolicyVersion.version)).where(PolicyVersion.policy_id == policy_id)
-    void = select(func.max(TrainStep.version)).where(
-        TrainStep.policy_id == policy_id, TrainStep.void.is_(True)
-    )
+    meant = select(func.max(TrainStep.version)).where(TrainStep.policy_id == policy_id)
     policy = lock_policy(conn, policy_id)
     return 1 + max(
-        policy.version, conn.execute(staged).scalar_one() or 0, conn.execute(void).scalar_one() or 0
+        policy.version, conn.execute(staged).scalar_one() or 0, conn.execute(meant).scalar_one() or 0
     )
 
 
@@ -121,6 +120,21 @@ def last_step(conn: Connection, policy_id: str) -> Row[Any] | None:
     query = (
         select(TrainStep.__table__)
         .where(TrainStep.policy_id == policy_id, TrainStep.void.is_(False))
+        .order_by(TrainStep.number.desc())
+        .limit(1)
+    )
+    return conn.execute(query).one_or_none()
+
+
+def last_kept_step(conn: Connection, policy_id: str) -> Row[Any] | None:
+    """The newest step that is not void and has a checkpoint."""
+    query = (
+        select(TrainStep.__table__)
+        .where(
+            TrainStep.policy_id == policy_id,
+            TrainStep.void.is_(False),
+            TrainStep.checkpoint_path.is_not(None),
+        )
         .order_by(TrainStep.number.desc())
         .limit(1)
     )

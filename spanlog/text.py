@@ -1,7 +1,9 @@
-"""Text from outside, made storable: PostgreSQL refuses NUL in text and JSON, and UTF-8 has no lone surrogates."""
+"""Values from outside, made storable: PostgreSQL refuses NUL in text and JSON, UTF-8 has no lone surrogates, and JSON
+no NaN."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -10,7 +12,7 @@ REPLACEMENT = "�"
 
 
 def storable(value: Any) -> Any:
-    """``value`` (text, or a JSON value) with each unstorable character replaced by U+FFFD.
+    """``value`` (text, or a JSON value) with each unstorable character replaced by U+FFFD, and NaN by null.
 
     Only for what is kept for looking at: errors, output, informational values; never for tokens or requests.
     """
@@ -20,4 +22,28 @@ def storable(value: Any) -> Any:
         return {storable(str(key)): storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [storable(item) for item in value]
-    return value
+    return finite(value)
+
+
+def finite(value: Any) -> Any:
+    """``value`` (a JSON value) with null for each number that is NaN or infinite."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def refuse_unstorable(value: Any) -> None:
+    """Raises ValueError unless ``value`` (text, or a JSON value) can be kept as it is, on every database."""
+    if isinstance(value, str) and UNSTORABLE.search(value):
+        raise ValueError("text with NUL or a lone surrogate cannot be stored")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("NaN and infinite numbers cannot be stored: leave them out, or send null")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            refuse_unstorable(key)
+            refuse_unstorable(item)
+    if isinstance(value, list):
+        for item in value:
+            refuse_unstorable(item)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, StatementError
 
 from spanlog.database import Database
 from spanlog.drafts import EncodedSpan, EngineClock, SpanDraft, SpanSummary, encode_draft, finish_row
-from spanlog.errors import DatabaseUnreachable, NotFound, SpanlogError, WriterClosed
+from spanlog.errors import DatabaseUnreachable, NotFound, SpanlogError, TransactionLost, WriterClosed
 from spanlog.models import Blob, Engine, EngineSwap, Rollout, Span
 from spanlog.upsert import ignoring_insert
 
@@ -139,8 +139,9 @@ def write_spans(
 ) -> list[SpanSummary | Exception]:
     """Commit the spans; returns for each its summary, or why it alone failed.
 
-    First all at once. If a row is refused the whole is rolled back and each is tried under a savepoint. If the
-    connection broke, the commit may or may not have happened: what is there already is left, the rest is written.
+    First all at once. If a row is refused, or another transaction won, the whole is rolled back and each is tried under
+    a savepoint. If the connection broke, the commit may or may not have happened: what is there already is left, the
+    rest is written.
     Raises DatabaseLocked, DatabaseUnwritable, DatabaseUnreachable: nothing was written.
     """
     try:
@@ -149,7 +150,7 @@ def write_spans(
     except DatabaseUnreachable:
         with database.begin() as conn:
             return insert_one_by_one(conn, spans, guard_s, again=True)
-    except (StatementError, UnicodeError, OverflowError, ValueError, TypeError):
+    except (TransactionLost, StatementError, UnicodeError, OverflowError, ValueError, TypeError):
         with database.begin() as conn:
             return insert_one_by_one(conn, spans, guard_s, again=False)
 
@@ -190,13 +191,12 @@ def insert_one_by_one(
             continue
         try:
             with conn.begin_nested():
-                inserted = insert_batch(conn, [span], guard_s)
+                (result,) = insert_batch(conn, [span], guard_s)
+            results.append(result)  # after the savepoint's release, which can still refuse the row
         except (StatementError, UnicodeError, OverflowError, ValueError, TypeError) as error:
             if isinstance(error, DBAPIError) and error.connection_invalidated:
                 raise
             results.append(refusal(span, error))
-        else:
-            results += inserted
     return results
 
 

@@ -11,7 +11,9 @@ committed step and count as long as no later step is committed.
 from __future__ import annotations
 
 import json
-import shutil
+import pickle
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,22 +85,29 @@ def restore(folder: Path, optimizer: Optimizer | None) -> None:
         tensors = torch.load(folder / TENSORS, weights_only=True)
         torch.set_rng_state(tensors["torch_rng"])
         if optimizer is not None:
+            settings = [dict(group, params=None) for group in optimizer.inner.param_groups]
             optimizer.inner.load_state_dict(tensors["optimizer"])
+            for group, recipe in zip(optimizer.inner.param_groups, settings, strict=True):
+                group |= {
+                    name: recipe[name] for name in ("betas", "eps", "weight_decay")
+                }  # not the saved run's
             optimizer.skipped_in_a_row = int(tensors["skipped"])
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointUnusable(
-            f"checkpoint {folder} does not fit this recipe ({str(error).splitlines()[0]}); "
+            f"checkpoint {folder} does not fit this recipe ({reason}); "
             "resume with the settings it was made with, or start again in another output folder"
         ) from None
 
 
-def find_checkpoint(parent: Path, number: int, committed: str | None) -> Path | None:
+def find_checkpoint(parent: Path, number: int, committed: str | None, *, known: bool) -> Path | None:
     """The newest checkpoint of a run whose last committed step has ``number`` and the folder ``committed``.
 
-    That is the step's own, or one that an SFT stage wrote after it. None if nothing was written. Raises
-    ``CheckpointUnusable`` if the committed one is gone, or if the folder belongs to another database.
+    That is the step's own, or one that an SFT stage wrote after it. None if nothing was written, or only what a crash
+    left before its commit. ``known``: the database has steps of the policy, though all may be void. Raises
+    ``CheckpointUnusable`` if the committed one is gone or damaged, or if the folder belongs to another database.
     """
-    found = [(read_position(path), path) for path in sorted(parent.glob("step-*"))]
+    found = list(_readable(parent))
     between = [(position, path) for position, path in found if position.weights_version is None]
     usable = [(position, path) for position, path in between if position.number == number]
     if committed is not None:
@@ -108,7 +117,7 @@ def find_checkpoint(parent: Path, number: int, committed: str | None) -> Path | 
                 f"step {number} is committed with checkpoint {path}, which is gone; restore that folder"
             )
         usable.append((read_position(path), path))
-    elif number == 0 and any(position.number > 1 for position, _ in found):
+    elif number == 0 and not known and any(position.number > 1 for position, _ in found):
         raise CheckpointUnusable(
             f"{parent} holds checkpoints of a run that this database does not know; use another output"
         )
@@ -116,10 +125,18 @@ def find_checkpoint(parent: Path, number: int, committed: str | None) -> Path | 
     return usable[-1][1] if usable else None
 
 
-def prune(parent: Path, keep: int, always: Path) -> None:
+def _readable(parent: Path) -> Iterator[tuple[Position, Path]]:
+    """Checkpoints that say what they are. One that does not is no committed one, which is read by name."""
+    for path in sorted(parent.glob("step-*")):
+        with suppress(CheckpointUnusable):
+            yield read_position(path), path
+
+
+def prune(parent: Path, keep: int, always: Collection[Path]) -> None:
     """Deletes all but the ``keep`` newest checkpoints and ``always``, and what a crash left unfinished."""
-    remove_partial(parent)
     paths = sorted(parent.glob("step-*"), key=lambda path: path.stat().st_mtime_ns)
+    kept = {path.resolve() for path in always}
     for path in paths[:-keep]:
-        if path != always:
-            shutil.rmtree(path, ignore_errors=True)
+        if path.resolve() not in kept:
+            path.rename(path.with_name(f".{path.name}.partial"))  # a kill in here leaves no half a checkpoint
+    remove_partial(parent)

@@ -80,10 +80,13 @@ class ModelConfig(Config):
         return self
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerConfig(Config):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). Its state is zeroed between stages."""
 
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """Decay of the first and second moment."""
     eps: PositiveFloat = 1e-8
     """Added to the root of the second moment."""
@@ -261,8 +264,6 @@ class Recipe(Config):
     """How weights reach the engines."""
     parity: ParityConfig = ParityConfig()
     """The check that engine and trainer compute the same."""
-    lease_ttl_s: PositiveFloat = 3600.0
-    """Seconds after which a lost trainer's groups go back by themselves; must exceed the longest step."""
     poll_s: PositiveFloat = 0.2
     """Seconds between looks at the database while waiting for rollouts."""
     stages: list[Stage] = Field(min_length=1)

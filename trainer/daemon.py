@@ -26,6 +26,7 @@ from trainer.data.retokenize import Retokenizer
 from trainer.data.samples import BUILDER, RolloutData, Sample, build_samples
 from trainer.data.tokenizer_check import check_tokenizer
 from trainer.errors import CheckpointUnusable, NothingToTrain, Stopped
+from trainer.folders import check_output
 from trainer.ledger import Ledger, check_source
 from trainer.model import Model
 from trainer.objectives import rl, sft
@@ -40,7 +41,10 @@ class Trainer:
     """One run of one recipe."""
 
     def __init__(self, recipe: Recipe, database: Database, *, resume: bool = False) -> None:
-        """Takes the policy over and loads the model, from the last checkpoint if ``resume``. Raises ``TrainerError``."""
+        """Loads the model, from the last checkpoint if ``resume``, and takes the policy over. Raises ``TrainerError``.
+
+        In this order: a start that is refused leaves a trainer that holds the policy alone.
+        """
         self.recipe = recipe
         self.stopping = False
         if recipe.model.threads:
@@ -48,10 +52,14 @@ class Trainer:
         torch.manual_seed(recipe.seed)
         self.checkpoints = recipe.output / "checkpoints"
         self.ledger = Ledger(database, recipe)
-        self.committed = self.ledger.last_step()
-        self.resumed_from = self._find_checkpoint(resume)
-        self.position = self._start_position()
+        self._look_back(resume)
+        check_output(recipe.output)
         self.model = Model(recipe.model, self.resumed_from)
+        loaded = self.resumed_from
+        self.ledger.take_over()
+        self._look_back(resume)
+        if self.resumed_from != loaded:  # another trainer committed meanwhile
+            self.model = Model(recipe.model, self.resumed_from)
         self.publisher = Publisher(self.ledger, self.model)
         self.gate = ParityGate(recipe.parity, recipe.rounds)
         self.seconds: dict[str, float] = {}
@@ -138,7 +146,8 @@ class Trainer:
             self.ledger.add_metrics(None, step + 1, curve)
             every = self.recipe.checkpoint.every_steps
             if every and (step + 1) % every == 0 and step + 1 < stage.steps:
-                self._checkpoint(self._next_position(index, stage, step, committed=False), optimizer)
+                path = self._checkpoint(self._next_position(index, stage, step, committed=False), optimizer)
+                self._prune(path)
         rows = sample_rows(stage, [sample for samples in rollouts for sample in samples], rollout_ids, None)
         self._finish_step(index, stage, stage.steps - 1, optimizer, metrics, rows, started_at)
 
@@ -184,7 +193,8 @@ class Trainer:
             step_id, position.number, {"seconds/publish": self.seconds["publish"], "seconds/total": total}
         )
         if path is not None:
-            prune(self.checkpoints, self.recipe.checkpoint.keep, path)
+            self.committed = self.ledger.last_kept_step()
+            self._prune(path)
         log.info("step", stage=stage.name, step=step + 1, of=stage.steps, **summary(metrics, total))
 
     def _next_position(
@@ -201,6 +211,12 @@ class Trainer:
 
     def _checkpoint(self, position: Position, optimizer: Optimizer | None) -> Path:
         return write_checkpoint(self.checkpoints, position, self.model, optimizer)
+
+    def _prune(self, newest: Path) -> None:
+        """Never the one that the last committed step names: a restart looks for it."""
+        named = self.committed.checkpoint if self.committed else None
+        always = [newest] if named is None else [newest, Path(named)]
+        prune(self.checkpoints, self.recipe.checkpoint.keep, always)
 
     def _wait_for_groups(self, stage: RlStage, step: int) -> list[str]:
         told = time.monotonic()
@@ -270,6 +286,12 @@ class Trainer:
             )
         check_tokenizer(turns, self.model.vocabulary)
 
+    def _look_back(self, resume: bool) -> None:
+        """Where the run stands, by the database and by the output folder."""
+        self.committed = self.ledger.last_kept_step()
+        self.resumed_from = self._find_checkpoint(resume)
+        self.position = self._start_position()
+
     def _find_checkpoint(self, resume: bool) -> Path | None:
         number, path = (self.committed.number, self.committed.checkpoint) if self.committed else (0, None)
         if path is not None and Path(path).parent != self.checkpoints.resolve():
@@ -279,7 +301,7 @@ class Trainer:
                     "output, or start anew without --resume"
                 )
             path = None  # a new run on a policy that another one trained
-        found = find_checkpoint(self.checkpoints, number, path)
+        found = find_checkpoint(self.checkpoints, number, path, known=self.ledger.has_stepped())
         if found is not None and not resume:
             raise CheckpointUnusable(
                 f"{self.recipe.output} holds a run; go on with --resume, or choose another output"

@@ -5,6 +5,7 @@
     TrainerError
     ├── RecipeError         the recipe cannot be read, or asks for what does not exist
     ├── ModelUnusable       the model folder is missing, or the model cannot be trained exactly
+    ├── OutputUnwritable    the run's folder cannot be made or written
     ├── PolicyUnusable      the policy is not in the database, or samples in a way that cannot be trained on
     ├── TokenizerMismatch   the logged tokens are not of this model's tokenizer
     ├── NothingToTrain      no trainable token where there has to be one
@@ -30,6 +31,10 @@ class RecipeError(TrainerError):
 
 
 class ModelUnusable(TrainerError):
+    exit_code = 2
+
+
+class OutputUnwritable(TrainerError):
     exit_code = 2
 
 

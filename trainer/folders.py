@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from trainer.errors import OutputUnwritable
+
+
+def check_output(output: Path) -> None:
+    """Raises ``OutputUnwritable`` unless a run's folder can be made and written: the first checkpoint is too late."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise OutputUnwritable(
+            f"cannot write to {output} ({error.strerror}); choose another output"
+        ) from None
 
 
 @contextmanager

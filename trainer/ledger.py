@@ -34,6 +34,8 @@ NEUTRAL_SAMPLING: dict[str, tuple[float, ...]] = {
 """Values at which a sampling parameter leaves the distribution as the model gives it, apart from temperature."""
 
 
+LEASE_TTL_S = 3600.0
+"""Recorded with a lease, for people to see; what ends a lost trainer's leases is another one's taking over."""
 SETTLE_EVERY_S = 1.0
 """How often the trainer settles groups whose deadline has passed; the proxy does too, where one runs."""
 
@@ -52,15 +54,19 @@ class Ledger:
     """One trainer's hold on one policy. Every write checks the fence."""
 
     def __init__(self, database: Database, recipe: Recipe) -> None:
-        """Checks the policy and takes it over. Raises ``PolicyUnusable``."""
+        """Checks the policy; ``take_over`` makes it this trainer's. Raises ``PolicyUnusable``."""
         self.database = database
         self.recipe = recipe
         self.owner = f"{socket.gethostname()}:{os.getpid()}"
         self.leased: list[str] = []
         self._settled_at = 0.0
+        self.fence = 0
         check_policy(self.policy(), recipe)
-        with database.begin() as conn:
-            self.fence = steps.take_over(conn, recipe.policy)
+
+    def take_over(self) -> None:
+        """Become the policy's trainer: leases and unfinished steps of an earlier one end."""
+        with self.database.begin() as conn:
+            self.fence = steps.take_over(conn, self.recipe.policy)
 
     def policy(self) -> Row[Any]:
         """The policy's row as it is now."""
@@ -70,14 +76,20 @@ class Ledger:
         except NotFound:
             raise PolicyUnusable(
                 f"policy {self.recipe.policy} is not in {self.database.display_url}; start the proxy on that database "
-                f"and create it with PUT /api/policies/{self.recipe.policy}"
+                f"and create it with `singletree policy {self.recipe.policy}`"
             ) from None
 
-    def last_step(self) -> Committed | None:
-        """The newest step that is not void."""
+    def last_kept_step(self) -> Committed | None:
+        """The newest step with a checkpoint: where a resumed run goes on. Taking over makes later ones void."""
         with self.database.read() as conn:
-            row = steps.last_step(conn, self.recipe.policy)
+            row = steps.last_kept_step(conn, self.recipe.policy)
         return None if row is None else Committed(row.id, row.number, row.version, row.checkpoint_path)
+
+    def has_stepped(self) -> bool:
+        """Whether the database has any step of the policy, void ones included."""
+        query = select(TrainStep.id).where(TrainStep.policy_id == self.recipe.policy)
+        with self.database.read() as conn:
+            return conn.execute(query.limit(1)).first() is not None
 
     def next_version(self) -> int:
         """The number that the next weights get; numbers are never used twice."""
@@ -104,7 +116,7 @@ class Ledger:
                 count=count,
                 owner=self.owner,
                 fence=self.fence,
-                ttl_s=self.recipe.lease_ttl_s,
+                ttl_s=LEASE_TTL_S,
                 now=now,
             )
         return self.leased

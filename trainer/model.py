@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
@@ -48,11 +49,16 @@ class Model:
             self.network: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=DTYPES[config.dtype], attn_implementation=config.attention
             )
-            self.network.to(config.device)
-        except (OSError, ValueError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             raise ModelUnusable(
                 f"cannot load the model {source}: {_first_line(error)}; model.path must be a folder with config.json, "
                 "safetensors and a tokenizer"
+            ) from None
+        try:
+            self.network.to(config.device)
+        except (AssertionError, RuntimeError) as error:  # no such device, no driver, not enough memory
+            raise ModelUnusable(
+                f"model.device {config.device} cannot be used: {_first_line(error)}"
             ) from None
         self._check()
         self._freeze()
@@ -62,6 +68,10 @@ class Model:
             self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     def _check(self) -> None:
+        if not hasattr(self.network.base_model, "layers"):
+            raise ModelUnusable(
+                f"{type(self.network).__name__} is built otherwise than the trainer knows (no base_model.layers)"
+            )
         text_config = self.network.config.get_text_config()
         for name in UNSUPPORTED_SETTINGS:
             if getattr(text_config, name, None) not in (None, 1.0):

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from trainer.config import ParityConfig
 from trainer.errors import ParityFailed
+
+log = structlog.get_logger("trainer")
 
 MAX_GAP_FLOAT32 = 1e-4
 """Measured largest gap with a 135M model in float32; a tiny one stays below 2e-5."""
@@ -50,6 +53,8 @@ class ParityGate:
             return metrics
         verdict = self._verdict(gaps)
         metrics["parity/failed"] = float(verdict is not None)
+        if verdict and self.config.mode == "warn":
+            log.warning("engine and trainer disagree", version=version, gap=verdict)
         if verdict and self.config.mode == "stop":
             raise ParityFailed(
                 f"engine and trainer disagree on version {version}: {verdict}. Check that the engine serves this "

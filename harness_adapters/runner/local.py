@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness_adapters.errors import AdmissionRefused, ControlPlaneError
+from harness_adapters.errors import AdmissionRefused, Conflict, ControlPlaneError, NotFound
 from harness_adapters.protocol import Task
 from harness_adapters.runner.ids import GroupIds
 from harness_adapters.runner.report import Observer, Totals
@@ -212,7 +212,7 @@ class LocalRunner:
             if not engines or time.monotonic() >= give_up_at:
                 raise ControlPlaneError(
                     f"no engine serves policy {self.plan.policy!r} ({states}); "
-                    "start one with `singletree engine start` and register it with PUT /api/engines/{id}"
+                    "start one with `singletree engine start MODEL --register URL --policy NAME`"
                 )
             if not told:
                 self._tell("engine_wait", engines=states)
@@ -224,7 +224,10 @@ class LocalRunner:
         with contextlib.suppress(ControlPlaneError, TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
                 for rollout_id in list(self._queued):
-                    await self.terms.client.finish(rollout_id, state="failed", error="the runner was stopped")
+                    with contextlib.suppress(Conflict, NotFound):  # its group's deadline was faster
+                        await self.terms.client.finish(
+                            rollout_id, state="failed", error="the runner was stopped"
+                        )
                     self._queued.discard(rollout_id)
 
     def _tell(self, event: str, **fields: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_adapters.client import ControlPlane
-from harness_adapters.errors import Conflict, ControlPlaneError, NotFound, RewardInvalid
+from harness_adapters.errors import Conflict, ControlPlaneError, NotFound, RewardInvalid, WorkerBroken
 from harness_adapters.protocol import Endpoint, Job, Outcome, Task
 from harness_adapters.rewards import RewardFunction
 from harness_adapters.runner.executors import Executor
@@ -107,8 +108,10 @@ async def attempt(
             outcome = await terms.executor.run(job)
             outcome.workspace = folder
             return outcome, await reward_of(terms, task, outcome)
-    except OSError as error:
-        return Outcome(failure="error", error=f"workspace: {error}"), {}
+    except (ControlPlaneError, WorkerBroken):
+        raise
+    except Exception as error:  # an adapter, a template, a disk: this rollout's misfortune, and no other's
+        return Outcome(failure="error", error=f"{type(error).__name__}: {error}"), {}
 
 
 class EndedElsewhere(Exception):
@@ -163,7 +166,9 @@ async def reward_of(terms: Terms, task: Task, outcome: Outcome) -> dict[str, flo
         return await terms.reward(task, outcome)
     except RewardInvalid as error:
         outcome.failure, outcome.error = "error", str(error)
-        return {}
+    except Exception as error:
+        outcome.failure, outcome.error = "error", f"the reward failed with {type(error).__name__}: {error}"
+    return {}
 
 
 async def finish(terms: Terms, result: Result, outcome: Outcome) -> bool:
@@ -188,13 +193,18 @@ async def finish(terms: Terms, result: Result, outcome: Outcome) -> bool:
     ]
     try:
         await terms.client.finish(
-            result.rollout_id, state=result.state, error=outcome.error, info=info, rewards=events
+            result.rollout_id, state=result.state, error=outcome.error, info=without_nan(info), rewards=events
         )
         return True
     except Conflict:
         # Either it had ended before, or this is the second sending of a call whose answer was lost.
         row = await terms.client.rollout(result.rollout_id)
         return row.get("state") == result.state
+
+
+def without_nan(info: dict[str, Any]) -> dict[str, Any]:
+    """Null for numbers that JSON does not have: what a harness reports must not cost its rollout the reward."""
+    return json.loads(json.dumps(info), parse_constant=lambda _: None)
 
 
 async def finish_within(seconds: float, terms: Terms, result: Result, outcome: Outcome) -> None:

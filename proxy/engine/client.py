@@ -63,15 +63,27 @@ class EngineClient:
             return response.status == 200 or engine.kind != "vllm"
 
     async def weight_label(self, engine: EngineView) -> str:
-        """The label of the weights that the engine serves. Raises aiohttp.ClientError, TimeoutError, KeyError."""
-        async with self._checks.get(engine.base_url + "/weight_info") as response:
-            response.raise_for_status()
-            document: dict[str, Any] = await response.json()
-            return document["weight_version"]
+        """The label of the weights that the engine serves. Raises aiohttp.ClientError, TimeoutError, ValueError."""
+        label = (await self._ask(engine, "/weight_info")).get("weight_version")
+        if not isinstance(label, str):
+            raise ValueError(f"engine {engine.id} reports no label of its weights")
+        return label
+
+    async def is_paused(self, engine: EngineView) -> bool:
+        """vLLM only. Raises aiohttp.ClientError, TimeoutError, ValueError."""
+        return bool((await self._ask(engine, "/is_paused")).get("is_paused"))
 
     async def close(self) -> None:
         await self._calls.close()
         await self._checks.close()
+
+    async def _ask(self, engine: EngineView, path: str) -> dict[str, Any]:
+        async with self._checks.get(engine.base_url + path) as response:
+            response.raise_for_status()
+            document = await response.json()
+        if not isinstance(document, dict):
+            raise ValueError(f"engine {engine.id} answers {path} with something else than an object")
+        return document
 
     async def _before_connecting(
         self, _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object

@@ -9,26 +9,35 @@ published to it again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import aiohttp
 import structlog
 
 from proxy.engine import store
 from proxy.engine.client import EngineClient
-from proxy.engine.pool import EngineView, Pool
+from proxy.engine.pool import FAILURES_UNTIL_GONE, EngineView, Pool
 from proxy.errors import UpstreamFailed
 from proxy.settings import Settings
 from spanlog.database import Database
 from spanlog.errors import SpanlogError
 from spanlog.states import EngineState
 
-FAILURES_UNTIL_GONE = 3
 TOUCH_S = 10.0
 """How often ``seen_at`` is written while nothing changes."""
 
 log = structlog.get_logger("proxy.engines")
+
+
+class Health(Enum):
+    """What a check found."""
+
+    ALIVE = "alive"
+    SILENT = "silent"  # no answer in time: slow, or cut off from here
+    DEAD = "dead"  # refuses or cuts connections, or says itself that it does not work
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +58,27 @@ def version_of_label(label: str, policy_id: str, policy_version: int) -> int | N
     return int(number) if policy == policy_id and number.isdecimal() else None
 
 
-def judge(engine: EngineView, *, alive: bool, label: str | None, silent: bool = False) -> Verdict | None:
+def judge(
+    engine: EngineView, *, health: Health, label: str | None = None, generates: bool = True
+) -> Verdict | None:
     """The state that an engine should have, given what it answers; None to leave it as it is.
 
-    ``silent``: its server is there and has not answered in time. A long load on a busy machine looks like that, so it
-    moves no engine out of a state that others gave it: it could come back as ready while it is paused or broken.
+    ``generates``: false for an engine that is paused, which must not become ready.
     """
-    given = engine.state in (EngineState.SWAPPING, EngineState.QUARANTINED, EngineState.DRAINING)
-    if not alive:
-        if engine.state == EngineState.GONE or engine.failures < FAILURES_UNTIL_GONE or (silent and given):
+    held = engine.state in (EngineState.SWAPPING, EngineState.QUARANTINED, EngineState.DRAINING)
+    if health != Health.ALIVE:
+        if engine.state == EngineState.GONE or engine.failures < FAILURES_UNTIL_GONE:
+            return None
+        if held and health == Health.SILENT:  # slow is not restarted: what was decided about it still holds
             return None
         return Verdict(EngineState.GONE, None, "does not answer: restart it")
-    if given:
+    if held:
         return None
+    verdict = _judge_weights(engine, label)
+    return None if verdict is not None and verdict.state == EngineState.READY and not generates else verdict
+
+
+def _judge_weights(engine: EngineView, label: str | None) -> Verdict | None:
     if engine.kind != "vllm":
         ready = engine.state == EngineState.READY and engine.version == engine.policy_version
         return None if ready else Verdict(EngineState.READY, engine.policy_version)
@@ -103,10 +120,8 @@ class EngineWatch:
                 await self._touch()
             except SpanlogError as error:
                 log.warning("engine states cannot be read or written", error=str(error))
-            except (
-                Exception
-            ):  # the watch must outlive what nobody foresaw: without it, no engine is ever looked at again
-                log.exception("a round of the engine watch failed")
+            except Exception:  # whatever it is, the engines must be watched again
+                log.exception("engine states cannot be read or written")
             await asyncio.sleep(self._interval)
 
     async def refresh(self) -> None:
@@ -128,7 +143,7 @@ class EngineWatch:
                 return
             await asyncio.sleep(0.05)
         if rows:
-            await self._apply(rows[0], alive=True, label=label)
+            await self._apply(rows[0], judge(rows[0], health=Health.ALIVE, label=label, generates=False))
         raise UpstreamFailed(
             f"Engine '{engine.id}' serves weights labelled '{label}', which are not the current version's: "
             "it takes no traffic until the trainer has published to it.",
@@ -148,29 +163,28 @@ class EngineWatch:
         except SpanlogError as error:
             log.warning("engine state cannot be written", engine=engine.id, error=str(error))
         except Exception:
-            log.exception("an engine could not be checked", engine=engine.id)
+            log.exception("engine check failed", engine=engine.id)
         finally:
             self._checking.discard(engine.id)
 
     async def _check(self, engine: EngineView) -> None:
         seen = replace(engine)
-        label, silent = None, False
+        label, generates = None, True
         try:
-            alive = await self.client.is_healthy(engine)
-            if alive and engine.kind == "vllm":
+            health = Health.ALIVE if await self.client.is_healthy(engine) else Health.DEAD
+            if health == Health.ALIVE and engine.kind == "vllm":
                 label = await self.client.weight_label(engine)
-        except TimeoutError:
-            alive, silent = False, True
-        except (aiohttp.ClientError, KeyError, ValueError):
-            alive = False
-        engine.failures = 0 if alive else engine.failures + 1
-        if alive:
+                if engine.state != EngineState.READY:
+                    generates = not await self.client.is_paused(engine)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            health = Health.SILENT if _is_unreached(error) else Health.DEAD
+        engine.failures = 0 if health == Health.ALIVE else engine.failures + 1
+        if health == Health.ALIVE:
             engine.seen_at = time.time()
         seen.failures = engine.failures
-        await self._apply(seen, alive=alive, label=label, silent=silent)
+        await self._apply(seen, judge(seen, health=health, label=label, generates=generates))
 
-    async def _apply(self, seen: EngineView, *, alive: bool, label: str | None, silent: bool = False) -> None:
-        verdict = judge(seen, alive=alive, label=label, silent=silent)
+    async def _apply(self, seen: EngineView, verdict: Verdict | None) -> None:
         if verdict is None:
             return
         values = {"state": str(verdict.state), "version": verdict.version, "error": verdict.error}
@@ -200,10 +214,14 @@ class EngineWatch:
             store.touch_engines(conn, ids, now)
 
 
+def _is_unreached(error: Exception) -> bool:
+    """A time-out, or no way to the machine. A connection that is refused or cut comes from where the engine should be."""
+    no_way = isinstance(error, aiohttp.ClientConnectorError) and error.errno != errno.ECONNREFUSED
+    return no_way or isinstance(error, TimeoutError)
+
+
 def _may_serve(row: EngineView, label: str) -> bool:
     served = version_of_label(label, row.policy_id, row.policy_version)
-    if (
-        row.state == EngineState.SWAPPING
-    ):  # old or new, as far as the load has come; never what a restart brought back
+    if row.state == EngineState.SWAPPING:  # old or new, as far as the load has come
         return served is not None
     return row.state == EngineState.READY and served is not None and served == row.version

@@ -16,6 +16,8 @@ from typing import Any
 from proxy.errors import Refusal
 from spanlog.states import EngineState
 
+FAILURES_UNTIL_GONE = 3
+"""Health checks that fail in a row before an engine counts as not answering."""
 AFFINITY_SLACK = 4
 """Calls by which a rollout's own engine may be busier than the idlest one and still be kept."""
 AFFINITY_SIZE = 20_000
@@ -77,6 +79,8 @@ class Pool:
 
     def _choose(self, policy_id: str, rollout_id: str, avoid: str | None) -> EngineView:
         serving = [e for e in self.engines.values() if e.policy_id == policy_id and e.state in _SERVING]
+        # Several proxies share the rows: one that reaches an engine keeps it ready for those that do not.
+        serving = [e for e in serving if e.failures < FAILURES_UNTIL_GONE] or serving
         serving = [e for e in serving if e.id != avoid] or serving
         if not serving:
             raise Refusal(503, self._why_none(policy_id), code="no_engine", retry_after=2)

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from proxy.engine.pool import EngineView
+from spanlog.locks import lock_engines
 from spanlog.models import Engine, Policy
 
 
@@ -47,10 +48,6 @@ def change_engine(conn: Connection, seen: EngineView, values: dict[str, Any]) ->
 
 
 def touch_engines(conn: Connection, engine_ids: list[str], now: float) -> None:
-    """Notes that these engines were healthy at ``now``.
-
-    Locks the rows in the writer's order first: an update takes them as it finds them, and the two would deadlock.
-    """
-    rows = select(Engine.id).where(Engine.id.in_(engine_ids)).order_by(Engine.id)
-    conn.execute(rows.with_for_update(key_share=True))
+    """Notes that these engines were healthy at ``now``."""
+    lock_engines(conn, engine_ids)  # an update of several rows locks them in an order of its own
     conn.execute(update(Engine).where(Engine.id.in_(engine_ids)).values(seen_at=now))

@@ -63,7 +63,7 @@ class DataPlane:
         try:
             exchange = Exchange(services, caller, raw, request, started_at)
         except Exception:
-            log.exception("request could not be prepared", rollout=caller.rollout_id)
+            log.exception("call failed", rollout=caller.rollout_id)
             raise Refusal(500, "Internal error of the proxy: see its log.", code="internal_error") from None
         services.metrics.in_flight.inc()
         try:

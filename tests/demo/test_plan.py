@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +16,7 @@ from singletree.demo import plan as demo_plan
 from singletree.demo.errors import DemoError, ModelUnavailable
 from singletree.demo.model import check_sha256
 from singletree.demo.plan import Plan, make_room, phase_tasks, write_recipe, write_run_config
-from singletree.demo.run import has_bfloat16_units
+from singletree.demo.run import LONGEST_STEP_S, Demo, has_bfloat16_units
 from trainer.config import RlStage, SftStage, load_recipe
 
 
@@ -86,3 +88,17 @@ def test_the_clerk_is_scored_by_what_the_harness_saw() -> None:
     assert score(payload, Outcome(final_text="$17")) == 0.0
     failed = Outcome(failure="agent", final_text="$17", tool_calls=[ToolCall("get_price", {})])
     assert score(payload, failed) == 0.0
+
+
+def test_reinforcement_ends_in_time_for_the_evaluation(tmp_path: Path) -> None:
+    nothing: Any = None
+    plan = Plan(tmp_path, budget_s=500.0, fewest_steps=3)
+    demo = Demo(plan, nothing, nothing, tmp_path, seconds={"before": 60.0})
+    demo.began = time.monotonic() - (500.0 - 60.0 - LONGEST_STEP_S - 5.0)
+    assert not demo.time_is_up(10)
+    demo.began -= 10.0
+    assert demo.time_is_up(3)
+    assert not demo.time_is_up(2), "fewer steps do not separate from noise"
+    unlimited = Demo(Plan(tmp_path, budget_s=0.0), nothing, nothing, tmp_path, seconds={"before": 60.0})
+    unlimited.began = demo.began
+    assert not unlimited.time_is_up(30)

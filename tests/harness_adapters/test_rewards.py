@@ -115,12 +115,36 @@ def test_command_reward_is_the_verdict_of_a_program_in_the_workspace(tmp_path: P
     assert score(reward, {}, Outcome(workspace=tmp_path, final_text="else")) == {"reward": 0.0}
 
 
-@pytest.mark.parametrize(
-    "argv", [["no-such-program"], ["sh", "-c", "no-such-program"], ["sh", "-c", "kill -9 $$"]]
-)
+@pytest.mark.parametrize("argv", [["sh", "-c", "no-such-program"], ["sh", "-c", "kill -9 $$"]])
 def test_a_broken_check_is_no_verdict(tmp_path: Path, argv: list[str]) -> None:
     with pytest.raises(RewardInvalid):
         score(command_reward(argv, timeout_s=20), {}, Outcome(workspace=tmp_path))
+
+
+def test_a_check_that_is_not_there_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="not on PATH"):
+        command_reward(["no-such-program"], timeout_s=20)
+
+
+def test_checks_run_beside_each_other_and_find_their_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every workspace has the same last name; the end of one check must not end the others."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "check.sh").write_text("sleep $(cat)")
+    reward = command_reward(["sh", "check.sh"], timeout_s=20)
+    folders = [tmp_path / name / "work" for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+
+    async def both() -> list[dict[str, float]]:
+        outcomes = [
+            Outcome(workspace=folders[0], final_text="0.1"),
+            Outcome(workspace=folders[1], final_text="0.8"),
+        ]
+        return await asyncio.gather(*(reward(Task({}), outcome) for outcome in outcomes))
+
+    assert asyncio.run(both()) == [{"reward": 1.0}, {"reward": 1.0}]
 
 
 def test_reasoning_gym_scores_its_own_tasks() -> None:

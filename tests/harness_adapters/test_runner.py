@@ -157,6 +157,25 @@ def test_a_failed_rollout_has_no_reward_and_not_zero(start: Run) -> None:
     assert states == ["void", "void", "settled"]
 
 
+def test_an_error_that_nobody_foresaw_is_one_rollouts_own(start: Run) -> None:
+    async def body(job: Job) -> Outcome:
+        if job.task.prompt == "0":
+            raise ZeroDivisionError("in the adapter")
+        return Outcome(data={"score": float("nan")}, final_text="a\x00b")
+
+    async def reward(task: Task, _outcome: Outcome) -> dict[str, float]:
+        if task.prompt == "1":
+            raise OverflowError("in the reward")
+        return {"reward": 1.0}
+
+    totals = start.run(body, reward=reward)
+    assert (totals.succeeded, totals.failed, totals.rewarded) == (2, 4, 2)
+    rows = start.rows()
+    assert sum("ZeroDivisionError: in the adapter" in (row["error"] or "") for row in rows) == 2
+    assert sum("OverflowError: in the reward" in (row["error"] or "") for row in rows) == 2
+    assert [row["info"]["data"] for row in rows if row["reward"] == 1.0] == [{"score": None}] * 2
+
+
 def test_failures_are_scored_only_when_asked_and_only_those_of_the_agent(start: Run) -> None:
     async def body(job: Job) -> Outcome:
         kinds = {"0": "agent", "1": "timeout", "2": "upstream"}

@@ -55,7 +55,7 @@ def test_calls_are_logged_with_exact_tokens(
     }
     proxy.call("PUT", f"/api/policies/{policy}", body)
     engine = {"policy": policy, "base_url": base_weights.base_url, "kind": "vllm"}
-    assert proxy.call("PUT", f"/api/engines/{policy}-engine", engine)["state"] == "ready"
+    assert proxy.call("PUT", "/api/engines/real", engine)["state"] == "ready"
     config = write_config(
         tmp_path,
         proxy,
@@ -72,7 +72,7 @@ def test_calls_are_logged_with_exact_tokens(
     # Noise is no tool call: the libraries take it for the answer, mini asks again until its limit.
     expected = ("failed", "agent") if name == "mini-swe-agent" else ("succeeded", None)
     assert [(row["state"], row["info"]["failure"]) for row in rows] == [expected] * 2, output
-    assert code == (1 if name == "mini-swe-agent" else 0), output
+    assert code == 0, output  # every rollout has its reward, as asked
     for row in rows:
         assert row["reward"] == 0.0 and row["harness"] == name
         spans = proxy.spans(row["id"])

@@ -124,7 +124,7 @@ def serve(url: str, **fields: Any) -> Iterator[Served]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    served = Served(f"http://127.0.0.1:{listener.getsockname()[1]}", database, app)
+    served = Served("http://{}:{}".format(*listener.getsockname()[:2]), database, app)
     try:
         wait_for(lambda: server.started or not thread.is_alive())
         yield served

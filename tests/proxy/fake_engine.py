@@ -19,6 +19,7 @@ PROMPT_IDS = [1, 2, 3]
 TOKENS = [(10, "Hel", -0.5), (11, "lo ", -0.25), (12, "wörld", -1.5), (13, "", -0.125)]
 """Id, text and logprob of what it "samples"; the last is the end of turn."""
 MODEL = "fake-model"
+NAN = float("nan")
 
 
 @dataclass
@@ -38,6 +39,9 @@ class FakeEngine:
     token_delay_s: float = 0.0
     processed: bool = True
     closed_routes: set[str] = field(default_factory=set)
+    silent_routes: set[str] = field(default_factory=set)
+    cut_routes: set[str] = field(default_factory=set)
+    paused: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     running: int = 0
@@ -80,11 +84,15 @@ class FakeEngine:
         path = "/" + request.match_info["path"]
         if path in self.closed_routes:
             return web.json_response({"error": {"message": "closed"}}, status=403)
+        if path in self.silent_routes:
+            await asyncio.sleep(30)
+        if path in self.cut_routes and request.transport is not None:
+            request.transport.abort()
         fixed: dict[str, Any] = {
             "/health": {},
             "/version": {"version": "0.32.0"},
             "/weight_info": {"weight_version": self.label},
-            "/is_paused": {"is_paused": False},
+            "/is_paused": {"is_paused": self.paused},
             "/v1/models": {"data": [{"id": MODEL, "max_model_len": 512}]},
             "/v1/chat/completions/render": {"token_ids": PROMPT_IDS},
         }
@@ -157,13 +165,14 @@ class FakeEngine:
             {"token": text, "logprob": logprob, "bytes": None, "top_logprobs": []}
             for _, text, logprob in TOKENS
         ]
-        odd = {"nan": float("nan"), "null": None, "masked": -9999.0, "positive": 0.5}
+        odd = {"nan": NAN, "nan_extra_logprob": NAN, "null": None, "masked": -9999.0, "positive": 0.5}
         if fault.kind in odd:
             entries[1]["logprob"] = odd[fault.kind]
         return entries
 
-    def usage(self) -> dict[str, int]:
-        return {"prompt_tokens": len(PROMPT_IDS), "completion_tokens": len(TOKENS), "total_tokens": 7}
+    def usage(self, fault: Fault) -> dict[str, float]:
+        count = NAN if fault.kind == "nan_usage" else len(TOKENS)
+        return {"prompt_tokens": len(PROMPT_IDS), "completion_tokens": count, "total_tokens": 7}
 
     def reply(self, body: dict[str, Any], fault: Fault) -> dict[str, Any]:
         sent = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
@@ -176,7 +185,7 @@ class FakeEngine:
                     {"token": entry["token"], "logprob": 0.0},
                     {"token": "?", "logprob": other},
                 ]
-        if fault.kind == "extra_logprob":
+        if fault.kind.endswith("extra_logprob"):
             entries = [*entries, entries[0]]
         choice: dict[str, Any] = {
             "index": 0,
@@ -195,7 +204,7 @@ class FakeEngine:
             "created": 1,
             "model": body.get("model"),
             "choices": [choice],
-            "usage": self.usage(),
+            "usage": self.usage(fault),
             "prompt_logprobs": None,
             "prompt_token_ids": sent or PROMPT_IDS,
             "kv_transfer_params": None,
@@ -221,7 +230,7 @@ class FakeEngine:
                 "index": 0,
                 "delta": {"content": text} if text else {},
                 "logprobs": {
-                    "content": [entry, entry] if fault.kind == "extra_logprob" and last else [entry]
+                    "content": [entry, entry] if fault.kind.endswith("extra_logprob") and last else [entry]
                 },
                 "finish_reason": ("abort" if fault.kind == "abort" else "stop") if last else None,
                 "token_ids": [token],
@@ -232,5 +241,5 @@ class FakeEngine:
                 del choice["token_ids"]
             chunks.append({**base, "choices": [choice]})
         if (body.get("stream_options") or {}).get("include_usage"):
-            chunks.append({**base, "choices": [], "usage": self.usage()})
+            chunks.append({**base, "choices": [], "usage": self.usage(fault)})
         return chunks

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from spanlog.states import Delivery, SpanStatus
-from tests.proxy.conftest import Served, chat_body
+from tests.proxy.conftest import Served, chat_body, serve
 from tests.proxy.fake_engine import MODEL, PROMPT_IDS, TOKENS, FakeEngine
 
 TEXT = "".join(text for _, text, _ in TOKENS)
@@ -210,15 +210,39 @@ def test_bad_bodies(ready: Served, fake: FakeEngine, content: bytes, status: int
     assert ready.spans(rollout) == [] and fake.requests == []
 
 
+def test_a_content_part_of_no_known_type(ready: Served, fake: FakeEngine) -> None:
+    rollout, key = ready.rollout()
+    messages = [{"role": "user", "content": [{"type": ["text"], "text": "hi"}]}]
+    assert ready.chat(key, messages=messages).status_code == 200
+    assert fake.requests[-1]["messages"] == messages, "what it is worth, the engine says"
+    assert ready.span(rollout).untrainable_reason == "media"
+
+
+def test_a_request_too_deep_to_be_passed_on(ready: Served, fake: FakeEngine) -> None:
+    rollout, key = ready.rollout()
+    deep = b"[" * 300 + b"]" * 300
+    body = b'{"messages": [{"role": "user", "content": "hi"}], "metadata": ' + deep + b"}"
+    response = ready.http.post("/v1/chat/completions", content=body, headers={"x-api-key": key})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert ready.spans(rollout) == [] and fake.requests == []
+
+
 def test_other_routes_and_hosts(ready: Served) -> None:
     _, key = ready.rollout()
     assert ready.http.post("/v1/embeddings", headers={"x-api-key": key}).status_code == 404
     assert ready.http.get("/v1/chat/completions", headers={"x-api-key": key}).status_code == 405
     assert ready.http.get("/health", headers={"host": "evil.example"}).status_code == 421
+    assert ready.http.get("/health", headers={"host": "127.0.0.2:1"}).status_code == 421
     compressed = ready.http.post(
         "/v1/chat/completions", content=b"x", headers={"x-api-key": key, "content-encoding": "gzip"}
     )
     assert compressed.status_code == 415
+
+
+def test_the_address_that_it_listens_on_is_no_other_machine(sqlite_url: str) -> None:
+    with serve(sqlite_url, host="127.0.0.2") as proxy:
+        assert proxy.http.get("/health", headers={"host": "127.0.0.2:8700"}).status_code == 200
+        assert proxy.http.get("/health", headers={"host": "evil.example"}).status_code == 421
 
 
 def test_no_engine(proxy: Served) -> None:

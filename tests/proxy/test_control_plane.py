@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
-from spanlog.models import Rollout
-from tests.proxy.conftest import RUNNER, Served, serve, wait_for
+from spanlog import policies
+from tests.proxy.conftest import RUNNER, Served, wait_for
 from tests.proxy.fake_engine import MODEL, FakeEngine
 
 TASK = {"source": "test", "payload": {"question": "1+1"}}
@@ -124,6 +122,53 @@ def test_rewards_are_events(any_proxy: Served) -> None:
     assert not math.isnan(found["rewards"][0]["value"])
 
 
+def test_an_end_that_is_sent_again_adds_no_reward(any_proxy: Served) -> None:
+    any_proxy.policy()
+    rollout, _ = any_proxy.rollout()
+    rewards = [{"name": "reward", "value": 1.0}, {"name": "length", "value": 9.0}]
+    for _ in range(2):
+        ended = any_proxy.ok(
+            "POST", f"/api/rollouts/{rollout}/finish", {"state": "succeeded", "rewards": rewards}
+        )
+        assert (ended["reward"], ended["reward_state"]) == (1.0, "final")
+    found = any_proxy.ok("GET", f"/api/rollouts/{rollout}")["rewards"]
+    assert {event["name"] for event in found} == {"reward", "length"} and len(found) == 2
+
+
+@pytest.mark.parametrize("value", ['"a\\u0000b"', '"\\ud800"', "NaN", '{"\\u0000": 1}', '[{"x": Infinity}]'])
+def test_what_cannot_be_stored_is_refused_on_each_database(any_proxy: Served, value: str) -> None:
+    any_proxy.policy()
+    rollout, _ = any_proxy.rollout()
+    headers = {"Authorization": f"Bearer {RUNNER}", "Content-Type": "application/json"}
+
+    def post(path: str, body: str) -> Any:
+        return any_proxy.http.post(path, content=body, headers=headers)
+
+    body = f'{{"policy": "pol", "task": {{"payload": {{"x": {value}}}}}}}'
+    response = post("/api/groups", body)
+    assert error_of(response) == (422, "invalid_body")
+    assert "payload" in response.json()["error"]["message"]
+    if value.startswith('"'):
+        claim = f'{{"runner": "r", "harness": {value}}}'
+        assert error_of(post(f"/api/rollouts/{rollout}/claim", claim)) == (422, "invalid_body")
+    finish = f'{{"state": "failed", "info": {{"tail": {value}}}}}'
+    assert post(f"/api/rollouts/{rollout}/finish", finish).status_code == 200, (
+        "what it printed may be anything"
+    )
+
+
+def test_a_fault_of_the_proxy_itself_leaves_in_shape(
+    any_proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("not foreseen")
+
+    monkeypatch.setattr(policies, "get", fails)
+    response = any_proxy.api("GET", "/api/policies/pol")
+    assert error_of(response) == (500, "internal_error")
+    assert "not foreseen" not in response.text
+
+
 def test_time_ends_what_nobody_ends(any_proxy: Served) -> None:
     any_proxy.policy()
     group = any_proxy.ok("POST", "/api/groups", group_body(size=2, deadline_s=0.5))
@@ -170,6 +215,7 @@ def test_scopes(any_proxy: Served, fake: FakeEngine) -> None:
         ("POST", "/api/groups", group_body(deadline_s=-1), 422),
         ("PUT", "/api/policies/a:b", {"kind": "train", "model": "m"}, 422),
         ("PUT", "/api/policies/p2", {"kind": "train", "model": "m", "sampling": {"min_p": 1}}, 422),
+        ("PUT", "/api/policies/p2", {"kind": "train", "model": "m", "sampling": {"temperature": 0.001}}, 422),
         ("PUT", "/api/policies/pol", {"kind": "frozen", "model": "m"}, 409),
         ("GET", "/api/nothing", None, 404),
     ],
@@ -237,6 +283,34 @@ def test_registering_an_engine(any_proxy: Served, fake: FakeEngine) -> None:
     assert error_of(any_proxy.api("DELETE", "/api/engines/eng")) == (404, "not_found")
 
 
+def test_one_server_has_one_name(any_proxy: Served, fake: FakeEngine) -> None:
+    """[I2] A swap under one name would leave the other's version wrong."""
+    any_proxy.policy()
+    any_proxy.policy("teacher", kind="frozen")
+    any_proxy.engine(fake)
+    for policy, kind in (("pol", "vllm"), ("teacher", "openai")):
+        body = {"policy": policy, "base_url": fake.url, "kind": kind}
+        response = any_proxy.api("PUT", "/api/engines/e2", body)
+        assert error_of(response) == (409, "conflict")
+        assert "DELETE /api/engines/eng" in response.json()["error"]["message"]
+    any_proxy.ok("POST", "/api/engines/eng/drain")
+    any_proxy.ok("DELETE", "/api/engines/eng")
+    any_proxy.engine(fake, "teacher", "e2", kind="openai")
+    any_proxy.policy("judge", kind="frozen")
+    any_proxy.engine(fake, "judge", "e3", kind="openai")
+
+
+def test_a_change_that_is_committed_is_no_error(
+    any_proxy: Served, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> None:
+        raise TimeoutError
+
+    any_proxy.policy()
+    monkeypatch.setattr(any_proxy.app.control.state.services.watch, "refresh", fails)
+    assert any_proxy.engine(fake)["state"] == "ready"
+
+
 def test_described_and_watched(any_proxy: Served, fake: FakeEngine) -> None:
     any_proxy.policy()
     any_proxy.engine(fake)
@@ -264,51 +338,3 @@ def test_described_and_watched(any_proxy: Served, fake: FakeEngine) -> None:
         "singletree_span_queue_depth 0.0",
     ):
         assert line in text
-
-
-def test_one_server_has_one_id(proxy: Served, fake: FakeEngine) -> None:
-    """Under two, a swap of the one would change the other's weights behind its label [I2]."""
-    proxy.policy()
-    proxy.engine(fake)
-    again = proxy.api("PUT", "/api/engines/second", {"policy": "pol", "base_url": fake.url})
-    assert error_of(again) == (409, "conflict")
-    assert "DELETE /api/engines/eng" in again.text
-    proxy.ok("POST", "/api/engines/eng/drain")
-    proxy.ok("DELETE", "/api/engines/eng")
-    assert proxy.engine(fake, engine_id="second")["state"] == "ready"
-
-
-@pytest.mark.parametrize("text", ["a\x00b", "\ud800"])
-def test_text_that_one_database_could_not_hold_is_refused_by_both(any_proxy: Served, text: str) -> None:
-    any_proxy.policy()
-    for task in ({"source": text}, {"payload": {"deep": [text]}}, {"payload": {text: 1}}):
-        body = json.dumps({"policy": "pol", "task": task})
-        headers = {"Authorization": f"Bearer {RUNNER}", "Content-Type": "application/json"}
-        response = any_proxy.http.post("/api/groups", content=body, headers=headers)
-        assert error_of(response) == (422, "invalid_body")
-
-
-def test_the_same_end_again_adds_no_reward(any_proxy: Served, fake: FakeEngine) -> None:
-    any_proxy.policy()
-    rollout, _ = any_proxy.rollout()
-    body = {"state": "succeeded", "rewards": [{"name": "reward", "value": 1.0}]}
-    for _ in range(2):
-        ended = any_proxy.ok("POST", f"/api/rollouts/{rollout}/finish", body)
-        assert ended["reward_state"] == "final"
-    assert len(any_proxy.ok("GET", f"/api/rollouts/{rollout}")["rewards"]) == 1
-
-
-def test_runners_are_given_time_after_an_outage(sqlite_url: str) -> None:
-    """A rollout whose heartbeats had nobody to hear them is not lost the moment the proxy is back."""
-    with serve(sqlite_url) as before:
-        before.policy()
-        rollout, _ = before.rollout()
-        with before.database.begin() as conn:
-            conn.execute(update(Rollout).values(heartbeat_at=time.time() - 3600))
-    with serve(sqlite_url, heartbeat_timeout_s=2.0) as after:
-        time.sleep(0.5)
-        assert after.ok("GET", f"/api/rollouts/{rollout}")["state"] == "running"
-        after.ok("POST", f"/api/rollouts/{rollout}/heartbeat", {"runner": "r"})
-        time.sleep(0.5)
-        assert after.ok("GET", f"/api/rollouts/{rollout}")["state"] == "running"
-        wait_for(lambda: after.ok("GET", f"/api/rollouts/{rollout}")["state"] == "abandoned")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.engine.health import Verdict, judge, version_of_label
-from proxy.engine.pool import AFFINITY_SLACK, EngineView, Pool
+from proxy.engine.health import Health, Verdict, _may_serve, judge, version_of_label
+from proxy.engine.pool import AFFINITY_SLACK, FAILURES_UNTIL_GONE, EngineView, Pool
 from proxy.errors import Refusal
 from spanlog.states import EngineState
 
@@ -62,23 +62,49 @@ def test_labels(label: str, policy_version: int, version: int | None) -> None:
 def test_an_engine_that_answers(
     engine: EngineView, label: str | None, verdict: tuple[EngineState, int | None] | None
 ) -> None:
-    found = judge(engine, alive=True, label=label)
+    found = judge(engine, health=Health.ALIVE, label=label)
     assert (found and (found.state, found.version)) == verdict
 
 
 @pytest.mark.parametrize("state", ["ready", "stale", "swapping", "draining", "quarantined"])
 def test_an_engine_that_does_not_answer_is_gone_after_some_tries(state: str) -> None:
-    assert judge(view(state, failures=2), alive=False, label=None) is None
-    found = judge(view(state, failures=3), alive=False, label=None)
+    assert judge(view(state, failures=2), health=Health.DEAD) is None
+    found = judge(view(state, failures=3), health=Health.DEAD)
     assert isinstance(found, Verdict)
     assert (found.state, found.version) == (EngineState.GONE, None)
-    assert judge(view("gone", None, failures=9), alive=False, label=None) is None
+    assert judge(view("gone", None, failures=9), health=Health.DEAD) is None
 
 
-@pytest.mark.parametrize("state", ["ready", "stale", "swapping", "draining", "quarantined"])
-def test_a_silent_engine_keeps_the_state_that_others_gave_it(state: str) -> None:
-    found = judge(view(state, failures=3), alive=False, label=None, silent=True)
-    assert (found is None) == (state in ("swapping", "draining", "quarantined"))
+@pytest.mark.parametrize(
+    ("state", "gone"),
+    [("ready", True), ("stale", True), ("swapping", False), ("draining", False), ("quarantined", False)],
+)
+def test_what_was_decided_about_an_engine_outlives_its_silence(state: str, gone: bool) -> None:
+    found = judge(view(state, failures=9), health=Health.SILENT)
+    assert (found is not None and found.state == EngineState.GONE) is gone
+
+
+def test_a_paused_engine_does_not_become_ready() -> None:
+    for engine in (view("stale", None), view("gone", None)):
+        assert judge(engine, health=Health.ALIVE, label="p:3", generates=False) is None
+    found = judge(view("gone", None), health=Health.ALIVE, label="default", generates=False)
+    assert found is not None and found.state == EngineState.STALE
+
+
+@pytest.mark.parametrize(
+    ("engine", "label", "may"),
+    [
+        (view("swapping"), "p:3", True),
+        (view("swapping"), "p:4", True),
+        (view("swapping"), "default", False),  # restarted in the middle of a swap
+        (view("swapping", 0, policy_version=0), "default", True),
+        (view("ready"), "p:3", True),
+        (view("ready"), "p:4", False),
+        (view("stale", None), "p:3", False),
+    ],
+)
+def test_labels_that_may_serve(engine: EngineView, label: str, may: bool) -> None:
+    assert _may_serve(engine, label) is may
 
 
 def test_the_idlest_engine_is_taken_and_kept_while_it_is_not_much_busier() -> None:
@@ -96,6 +122,18 @@ def test_the_idlest_engine_is_taken_and_kept_while_it_is_not_much_busier() -> No
     own.in_flight = 0
     with pool.use("p", "r1", avoid=second.id) as retry:
         assert retry is own
+
+
+def test_an_engine_that_does_not_answer_this_proxy_is_left_out() -> None:
+    """Another proxy may reach it, and keep its row ready."""
+    pool = Pool()
+    pool.replace([view(id="a", failures=FAILURES_UNTIL_GONE), view(id="b")])
+    for rollout in "uvw":
+        with pool.use("p", rollout, avoid="b") as engine:
+            assert engine.id == "b"
+    pool.replace([view(id="a", failures=FAILURES_UNTIL_GONE)])
+    with pool.use("p", "r") as engine:
+        assert engine.id == "a", "better than none"
 
 
 def test_counts_survive_a_refresh() -> None:

@@ -8,9 +8,11 @@ import time
 import httpx
 import pytest
 
-from spanlog.errors import DatabaseUnreachable
+from proxy import contract
+from proxy.dialects import chat
+from spanlog.errors import DatabaseLocked
 from spanlog.states import SpanStatus
-from tests.proxy.conftest import Served, chat_body, wait_for
+from tests.proxy.conftest import Served, chat_body, serve, wait_for
 from tests.proxy.fake_engine import FakeEngine, Fault
 
 
@@ -24,6 +26,8 @@ from tests.proxy.fake_engine import FakeEngine, Fault
         ("null", "logprob_not_finite"),
         ("masked", "logprob_sentinel"),
         ("positive", "logprob_positive"),
+        ("nan_usage", "usage_count"),
+        ("nan_extra_logprob", "logprobs_count"),
     ],
 )
 def test_odd_tokens_are_served_kept_and_untrainable(
@@ -77,7 +81,8 @@ def test_an_engine_that_is_gone_gives_a_clear_error(ready: Served, fake: FakeEng
     fake.fault = Fault("reset")
     response = ready.chat(key)
     assert (response.status_code, response.json()["error"]["code"]) == (502, "engine_unreachable")
-    assert "eng" in response.json()["error"]["message"]
+    assert "'eng'" in response.json()["error"]["message"]
+    assert fake.url.removeprefix("http://") not in response.text, "its address is nobody's business"
     assert ready.span(rollout).status == SpanStatus.UPSTREAM_ERROR
 
 
@@ -87,6 +92,14 @@ def test_a_break_before_the_first_byte_out_is_retried(ready: Served, fake: FakeE
     assert ready.chat(key, stream=True).text.endswith("data: [DONE]\n\n")
     assert len(fake.requests) == 2
     assert ready.span(rollout).trainable
+
+
+def test_a_break_after_the_finish_reason_is_forgiven(ready: Served, fake: FakeEngine) -> None:
+    fake.fault = Fault("reset_after", argument=5)  # the chunk with the token counts
+    rollout, key = ready.rollout()
+    assert ready.chat(key, stream=True).text.endswith("data: [DONE]\n\n")
+    span = ready.span(rollout)
+    assert (span.status, span.untrainable_reason) == (SpanStatus.OK, "usage_missing")
 
 
 def test_a_break_after_the_first_byte_is_an_error_in_the_stream(ready: Served, fake: FakeEngine) -> None:
@@ -208,8 +221,6 @@ def test_a_restarted_engine_takes_no_traffic(ready: Served, fake: FakeEngine) ->
 
 def test_the_label_is_checked_on_each_new_connection(sqlite_url: str, fake: FakeEngine) -> None:
     """Even between two health polls, which are far apart here."""
-    from tests.proxy.conftest import serve
-
     with serve(sqlite_url, engine_poll_s=60.0, upstream_tries=1) as proxy:
         proxy.policy()
         proxy.engine(fake)
@@ -237,6 +248,10 @@ def test_a_silent_engine_is_marked_as_gone(ready: Served, fake: FakeEngine) -> N
         b'{"choices": ["x"]}',
         b'{"choices": [{"index": 0, "delta": 5}]}',
         b'{"choices": {"a": 1}}',
+        b'{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": 5}',
+        b'{"choices": [{"delta": {"tool_calls": [{"index": 0}, {"index": null}]}, "finish_reason": "stop"}]}',
+        b'{"choices": [{"delta": {"content": "a"}}]}\n\n'
+        b'data: {"choices": [{"delta": {"content": 5}, "finish_reason": "stop"}]}',
         b"[1]",
         b"7",
     ],
@@ -244,53 +259,79 @@ def test_a_silent_engine_is_marked_as_gone(ready: Served, fake: FakeEngine) -> N
 def test_replies_of_another_shape_are_upstream_errors(ready: Served, fake: FakeEngine, event: bytes) -> None:
     fake.fault = Fault("raw", argument=[b"data: " + event + b"\n\n"])
     rollout, key = ready.rollout()
-    assert ready.chat(key, stream=True).status_code == 502
+    response = ready.chat(key, stream=True)
+    assert '"upstream_error"' in response.text and "[DONE]" not in response.text
     assert ready.span(rollout).status == SpanStatus.UPSTREAM_ERROR
 
 
-def test_a_request_that_cannot_be_written_again_is_refused(ready: Served, fake: FakeEngine) -> None:
-    """The JSON library reads deeper documents than it writes."""
-    deep: list = []
-    for _ in range(400):
-        deep = [deep]
-    rollout, key = ready.rollout()
-    response = ready.chat(key, metadata={"deep": deep})
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
-    assert (ready.span(rollout).status, fake.requests) == ("refused", [])
-
-
-def test_a_content_part_of_no_known_kind_is_passed_on(ready: Served) -> None:
-    rollout, key = ready.rollout()
-    response = ready.chat(key, messages=[{"role": "user", "content": [{"type": ["x"]}]}])
-    assert response.status_code == 200
-    assert ready.span(rollout).untrainable_reason == "media"
-
-
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_fault_of_the_proxy_is_told_and_recorded(
-    ready: Served, stream: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_fault_of_the_proxy_itself_is_on_record(
+    ready: Served, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("secret detail")
+    def fails(*_: object) -> None:
+        raise RuntimeError("not foreseen")
 
-    monkeypatch.setattr("proxy.exchange.chat.add_capture", broken)
+    monkeypatch.setattr(chat, "clean_reply", fails)
+    monkeypatch.setattr(chat, "clean_chunk", fails)
     rollout, key = ready.rollout()
     response = ready.chat(key, stream=stream)
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
-    assert "secret" not in response.text
-    assert (ready.span(rollout).status, ready.span(rollout).http_status) == ("upstream_error", 500)
+    assert "not foreseen" not in response.text
+    span = ready.span(rollout)
+    assert (span.status, span.http_status, span.trainable) == (SpanStatus.UPSTREAM_ERROR, 500, False)
 
 
-def test_a_lost_database_while_the_weights_are_checked(
+def test_a_request_that_no_contract_foresaw_is_answered_in_shape(
     ready: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The label is checked on each new connection, and that needs the engine's row."""
+    def fails(*_: object) -> None:
+        raise RuntimeError("not foreseen")
 
-    def unreachable(*_: object) -> None:
-        raise DatabaseUnreachable("gone")
-
-    monkeypatch.setattr("proxy.engine.health.EngineWatch._read", unreachable)
-    rollout, key = ready.rollout()
+    monkeypatch.setattr(contract, "apply_training", fails)
+    _, key = ready.rollout()
     response = ready.chat(key)
-    assert (response.status_code, response.json()["error"]["code"]) == (503, "span_log_unavailable")
-    assert ready.span(rollout).status == "upstream_error"
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+
+
+@pytest.mark.parametrize("error", [DatabaseLocked("away for a moment"), KeyError("x"), ValueError("x")])
+def test_an_engine_that_cannot_be_checked_is_on_record(
+    ready: Served, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    rollout, key = ready.rollout()
+    client = ready.app.control.state.services.watch.client
+
+    async def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(client, "_verify", fails)
+    response = ready.chat(key)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_not_checked")
+    assert ready.span(rollout).status == SpanStatus.UPSTREAM_ERROR
+
+
+def test_a_retry_that_finds_no_engine_leaves_the_span_of_the_first_try(
+    sqlite_url: str, fake: FakeEngine
+) -> None:
+    with serve(sqlite_url, engine_poll_s=60.0) as proxy:
+        proxy.policy()
+        proxy.engine(fake)
+
+        async def take_away() -> None:
+            proxy.app.control.state.services.pool.engines.clear()
+
+        fake.before_finish = take_away
+        fake.fault = Fault("abort")
+        rollout, key = proxy.rollout()
+        response = proxy.chat(key)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_aborted")
+        span = proxy.span(rollout)
+        assert (span.status, span.engine_id) == (SpanStatus.UPSTREAM_ERROR, "eng")
+
+
+@pytest.mark.parametrize("error", [{"message": "out of memory", "code": 500}, "out of memory"])
+def test_an_error_in_the_stream_reaches_the_caller_in_its_shape(
+    ready: Served, fake: FakeEngine, error: object
+) -> None:
+    fake.fault = Fault("raw", argument=[b"data: " + json.dumps({"error": error}).encode() + b"\n\n"])
+    _, key = ready.rollout()
+    assert ready.chat(key, stream=True).json()["error"]["message"] == "out of memory"

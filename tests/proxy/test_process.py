@@ -227,6 +227,7 @@ def run_main(
         (["--log-level", "loud"], {}, "debug"),
         (["--host", "no.such.host.invalid"], {}, "--host"),
         (["--keys-file", "/nowhere/keys.json"], {}, "--keys-file"),
+        ([], {"SINGLETREE_ADMIN_KEY": "same", "SINGLETREE_RUNNER_KEY": "same"}, "runner"),
     ],
 )
 def test_mistakes_end_in_one_line(

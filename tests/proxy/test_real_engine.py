@@ -127,7 +127,7 @@ def test_a_caller_that_leaves_frees_the_engine(
 ) -> None:
     # A frozen policy, whose requests pass as they are: ignore_eos makes a call that would go on for long.
     real.ok("PUT", "/api/policies/still", {"kind": "frozen", "model": base_weights.served_name})
-    real.ok("PUT", "/api/engines/still", {"policy": "still", "base_url": base_weights.base_url})
+    real.ok("PUT", "/api/engines/real", {"policy": "still", "base_url": base_weights.base_url})
     rollout, key = real.rollout("still")
     seen = threading.Event()
 

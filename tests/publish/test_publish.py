@@ -195,6 +195,23 @@ def test_a_load_that_did_nothing_is_caught_by_the_probe(
     world.database.close()
 
 
+def test_a_trainer_killed_before_its_publish_counts_does_not_cost_the_engine(
+    world: World, base_weights: EngineProcess, trained: Path
+) -> None:
+    """The engine serves the version already: loading it again changes no logprob, and that is no failure."""
+    child = os.fork()
+    if child == 0:
+        steps.publish_version = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        publish_and_die(world, trained, "never")
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert (world.version(), world.engine(ENGINE).state, world.engine(ENGINE).version) == (0, "ready", 1)
+    with world.database.begin() as conn:
+        world.fence = steps.take_over(conn, POLICY)
+    report = world.publish(trained, version=1)
+    assert (report.loaded, world.version(), world.engine(ENGINE).state) == (1, 1, "ready")
+    assert control_state(base_weights.base_url) == (f"{POLICY}:1", False)
+
+
 def publish_and_die(world: World, path: Path, moment: str) -> NoReturn:
     """In a forked child: publishes, and is killed in place of the control call ``moment``."""
     try:

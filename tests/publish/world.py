@@ -71,7 +71,7 @@ class World:
         with self.database.begin() as conn:
             conn.execute(insert(Engine).values(**row))
 
-    def publish(self, path: Path, expected_version: int = 0) -> PublishReport:
+    def publish(self, path: Path, expected_version: int = 0, version: int | None = None) -> PublishReport:
         return publish(
             self.database,
             policy_id=POLICY,
@@ -79,6 +79,7 @@ class World:
             expected_version=expected_version,
             path=path,
             step_id=None,
+            version=version,
         )
 
     def republish(self) -> list[SwapOutcome]:

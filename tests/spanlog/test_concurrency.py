@@ -84,6 +84,7 @@ class Load:
     def sweep(self, database: Database, _writer: SpanWriter, _choose: random.Random) -> None:
         with database.begin() as conn:
             rollouts.abandon_lost(conn, 1e6, self.world.now)
+        with database.begin() as conn:
             groups.settle_due(conn, self.world.policy, self.world.now + 1)
 
     def swap(self, database: Database, _writer: SpanWriter, _choose: random.Random) -> None:

@@ -8,12 +8,14 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from spanlog import migrate
 from spanlog.database import Database, open_database, parse_url
@@ -24,6 +26,7 @@ from spanlog.errors import (
     DatabaseUnwritable,
     InvalidDatabaseUrl,
     SchemaMismatch,
+    TransactionLost,
 )
 from spanlog.models import Base
 from tests.postgres_server import free_port
@@ -231,3 +234,46 @@ def test_one_proxy_per_file(make_url: Callable[..., str], backend: str) -> None:
     second.claim_single_writer()
     first.close()
     second.close()
+
+
+def test_a_deadlock_is_named(database: Database, backend: str) -> None:
+    if backend == "sqlite":
+        return
+    meeting, lost = threading.Barrier(2), []
+
+    def lock(first: int, second: int) -> None:
+        try:
+            with database.begin() as conn:
+                conn.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": first})
+                meeting.wait(10)
+                conn.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": second})
+        except TransactionLost as error:
+            lost.append(str(error))
+
+    threads = [threading.Thread(target=lock, args=pair) for pair in ((1, 2), (2, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(lost) == 1 and lost[0].endswith("try again")
+
+
+def test_a_pool_without_a_free_connection_is_named(database: Database) -> None:
+    with pytest.raises(DatabaseLocked, match="try again"), database.read():
+        raise PoolTimeout("QueuePool limit reached")
+
+
+def test_errors_do_not_show_what_was_to_be_written(database: Database) -> None:
+    with pytest.raises(DBAPIError) as caught, database.begin() as conn:
+        conn.execute(text("INSERT INTO nowhere (x) VALUES (:x)"), {"x": "a secret prompt"})
+    assert "a secret prompt" not in str(caught.value)
+
+
+def test_a_server_that_is_cut_off_is_noticed(database: Database, backend: str) -> None:
+    if backend == "sqlite":
+        return
+    with database.read() as conn:
+        driver: Any = conn.connection.driver_connection
+    options = driver.info.get_parameters()
+    assert int(options["keepalives_idle"]) + 3 * int(options["keepalives_interval"]) <= 30
+    assert int(options["tcp_user_timeout"]) == 30_000

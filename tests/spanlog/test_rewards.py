@@ -67,16 +67,59 @@ def test_a_revision_after_the_lease_is_recorded_only(world: World) -> None:
     assert world.rollout(rollout).reward == before
 
 
-def test_a_reward_during_a_lease_counts_if_the_group_comes_back(world: World) -> None:
-    """The trainer that held the lease died: nothing was consumed, so nothing is too late."""
-    group = world.settled_group()
-    assert world.lease(1, world.take_over()) == [group]
-    rollout = world.column(Rollout, Rollout.id, Rollout.group_id == group)[0]
-    assert world.reward(rollout, 7.0).after_consumption
+def test_a_revision_counts_once_the_lease_ends_without_a_step(world: World) -> None:
+    """However it ends: released, run out, or taken over."""
     fence = world.take_over()
-    assert world.lease(1, fence) == [group]
-    found = world.rollout(rollout)
-    assert (found.reward, found.reward_state) == (7.0, "revised")
+    for ending in ("release", "time", "take over"):
+        group = world.settled_group(size=1)
+        assert world.lease(1, fence, ttl_s=60.0) == [group]
+        rollout = world.column(Rollout, Rollout.id, Rollout.group_id == group)[0]
+        for value in (7.0, 8.0):
+            assert world.reward(rollout, value).after_consumption
+        world.reward(rollout, 3.0, name="length")
+        assert world.rollout(rollout).reward == 0.0
+        if ending == "release":
+            with world.database.begin() as conn:
+                assert groups.release(conn, group_ids=[group], fence=fence) == 1
+        elif ending == "take over":
+            fence = world.take_over()
+        else:
+            world.now += 61
+            assert world.lease(1, fence) == [group]
+        row = world.rollout(rollout)
+        assert (row.reward, row.reward_state) == (8.0, "revised"), ending
+        if ending != "time":
+            assert world.lease(1, fence) == [group]
+        assert world.rollout(rollout).reward == 8.0
+        number = ("release", "time", "take over").index(ending) + 1
+        world.commit(fence, [group], number, number)
+
+
+def test_a_revision_after_a_step_counts_once_the_step_is_void(world: World) -> None:
+    group = world.settled_group(size=1)
+    fence = world.take_over()
+    world.lease(1, fence)
+    world.commit(fence, [group], 1, 1, checkpoint=None)
+    rollout = world.column(Rollout, Rollout.id, Rollout.group_id == group)[0]
+    world.reward(rollout, 7.0)
+    world.take_over()
+    assert (world.rollout(rollout).reward, world.group_state(group)) == (7.0, "settled")
+    assert world.column(Reward, Reward.after_consumption, Reward.rollout_id == rollout) == [False, False]
+
+
+def test_a_reward_that_came_too_late_is_the_first_where_its_group_comes_back(world: World) -> None:
+    group = world.group(deadline_s=5)
+    for rollout in group.rollouts:
+        world.claim(rollout.id)
+    world.reward(group.rollouts[0].id, 1.0)
+    with world.database.begin() as conn:
+        assert groups.settle_due(conn, world.policy, world.now + 5) == [group.id]
+    fence, late = world.take_over(), group.rollouts[1].id
+    assert world.lease(1, fence) == [group.id]
+    world.reward(late, 0.5)
+    assert world.rollout(late).reward is None
+    world.take_over()
+    assert (world.rollout(late).reward, world.rollout(late).reward_state) == (0.5, "final")
 
 
 def test_a_group_without_any_reward_is_void_and_has_none(world: World) -> None:

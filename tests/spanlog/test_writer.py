@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
+from spanlog import writer as writer_module
 from spanlog.database import Database, open_database
-from spanlog.errors import DatabaseLocked, NotFound, SpanlogError, WriterClosed
+from spanlog.errors import DatabaseLocked, NotFound, SpanlogError, TransactionLost, WriterClosed
 from spanlog.models import Blob, Span
 from spanlog.records import read_spans
 from spanlog.writer import SpanSummary, SpanWriter
@@ -263,3 +265,40 @@ def test_no_acknowledged_span_is_lost_by_a_kill(world: World, wait_s: float) -> 
         acknowledged += [line.strip() for line in process.stdout if line.endswith("\n")]
     written = set(world.column(Span, Span.id, Span.rollout_id == rollout))
     assert all(acknowledged) and set(acknowledged) <= written
+
+
+def test_a_batch_that_lost_against_another_transaction_is_written_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollout, insert, tries = running(world), writer_module.insert_batch, []
+
+    def loses_once(*arguments: Any) -> Any:
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise TransactionLost("a deadlock: try again")
+        return insert(*arguments)
+
+    monkeypatch.setattr(writer_module, "insert_batch", loses_once)
+    writer = SpanWriter(world.database)
+    summary = writer.submit(world.draft(rollout)).result(10)
+    writer.close()
+    assert world.column(Span, Span.id, Span.rollout_id == rollout) == [summary.id]
+
+
+def test_a_savepoint_that_cannot_be_released_fails_its_span_alone(world: World) -> None:
+    rollout, releases = running(world), []
+
+    def refuse(*_: Any) -> None:
+        releases.append(1)
+        if len(releases) == 1:
+            raise ValueError("refused at the release")
+
+    event.listen(world.database.engine, "release_savepoint", refuse)
+    try:
+        drafts = [world.draft(rollout), world.draft(rollout), world.draft(rollout, parent_id="nowhere")]
+        futures = submit_as_one_batch(world.database, drafts)
+    finally:
+        event.remove(world.database.engine, "release_savepoint", refuse)
+    assert "refused at the release" in str(futures[0].exception(10))
+    assert futures[2].exception(10) is not None
+    assert futures[1].result(10).rollout_id == rollout, "each future has the result of its own span"

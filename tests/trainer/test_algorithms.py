@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
 
 from trainer.algorithms.advantage import grpo, permute_rewards
-from trainer.algorithms.correction import token_truncated
+from trainer.algorithms.correction import CORRECTIONS, token_truncated
 from trainer.algorithms.logprobs import CHUNK, token_logprobs
 from trainer.algorithms.normalize import rollout, token
 from trainer.algorithms.policy_loss import PolicyLossInputs, ppo_clip
+from trainer.config import NoCorrectionConfig, TokenTruncatedConfig
 
 
 def test_grpo_by_hand() -> None:
@@ -68,6 +70,12 @@ def test_correction_is_capped_and_detached() -> None:
     weights = token_truncated(prox, torch.tensor([-1.0, -3.0, -1.0]), cap=2.0)
     assert weights.tolist() == pytest.approx([1.0, 2.0, math.exp(-2.0)])
     assert not weights.requires_grad
+
+
+@pytest.mark.parametrize("config", [NoCorrectionConfig(kind="none"), TokenTruncatedConfig()])
+def test_each_correction_takes_the_settings_of_its_recipe(config: Any) -> None:
+    weights = CORRECTIONS[config.kind](torch.zeros(3), torch.ones(3), **config.model_dump(exclude={"kind"}))
+    assert weights.shape == (3,) and bool((weights > 0).all())
 
 
 def test_normalisations_by_hand() -> None:

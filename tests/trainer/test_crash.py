@@ -16,6 +16,7 @@ from tests.trainer.stages import RL, SFT
 from tests.trainer.world import World
 from trainer.config import Recipe
 from trainer.daemon import Trainer
+from trainer.errors import TrainerError
 
 STEPS = 4
 Sabotage = Callable[[Trainer], None]
@@ -92,6 +93,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, tiny_model: Any) -> Any:
     [
         (1, before_commit(3)),
         (1, after_commit(3)),
+        (2, before_commit(2)),  # the first checkpoint's own step: nothing committed holds
         (2, before_commit(3)),
         (2, after_commit(3)),  # committed without a checkpoint: void, its groups train again
         (0, after_commit(4)),  # the stage's end is a checkpoint
@@ -132,6 +134,50 @@ def test_an_sft_stage_goes_on_from_its_own_checkpoint(world: World) -> None:
     resumed_weights = world.weights()
     Trainer(world.recipe(SFT, output=str(world.folder / "other")), world.database).run()
     assert world.same_weights(world.weights(), resumed_weights)
+
+
+def test_sft_checkpoints_do_not_pile_up(world: World) -> None:
+    world.teach(2)
+    recipe = world.recipe(SFT | {"steps": 6}, checkpoint={"every_steps": 1, "keep": 2})
+    run_and_die(recipe, between_sft_steps(6))
+    assert len(list((world.folder / "run" / "checkpoints").glob("step-*"))) == 2
+    Trainer(recipe, world.database, resume=True).run()
+
+
+def test_half_a_deleted_checkpoint_is_in_nobodys_way(world: World) -> None:
+    fill(world)
+    recipe = world.recipe(RL | {"steps": STEPS})
+    run_and_die(recipe, after_commit(3))
+    oldest = min((world.folder / "run" / "checkpoints").glob("step-*"))
+    (oldest / "state.json").unlink()
+    Trainer(recipe, world.database, resume=True).run()
+    assert_consumed_once(world)
+
+
+def test_a_refused_start_leaves_the_running_trainer_alone(world: World) -> None:
+    """Typed without --resume, or with another model folder, beside a run."""
+    fill(world)
+    recipe = world.recipe(RL | {"steps": STEPS})
+    running = Trainer(recipe, world.database)
+    step = running.ledger.commit
+    refused: list[str] = []
+
+    def commit(**fields: Any) -> str:
+        if fields["number"] == 1:
+            return step(**fields)  # before its first checkpoint counts, a run is not known by its folder
+        for wrong in (recipe, recipe.model_copy(update={"output": world.folder / "file" / "x"})):
+            try:
+                Trainer(wrong, world.database)
+            except TrainerError as error:
+                refused.append(str(error))
+        return step(**fields)
+
+    (world.folder / "file").write_text("")
+    running.ledger.commit = commit
+    running.run()
+    assert len(refused) == 2 * (STEPS - 1)
+    assert any("cannot write to" in words for words in refused)
+    assert_consumed_once(world)
 
 
 def test_only_the_newest_folders_are_kept(world: World) -> None:

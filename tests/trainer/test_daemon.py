@@ -151,7 +151,7 @@ def test_another_trainer_takes_over(world: World) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"policy": "nobody"}, PolicyUnusable, "PUT /api/policies/nobody"),
+        ({"policy": "nobody"}, PolicyUnusable, "singletree policy nobody"),
         ({"policy": "teacher"}, PolicyUnusable, "is frozen"),
         (
             {"model": {"path": "/nowhere", "autocast": "none"}},

@@ -180,6 +180,14 @@ def test_an_untrainable_retry_does() -> None:
     assert samples == [] and counts["superseded"] == 1
 
 
+def test_a_reply_without_tokens_gives_its_place_to_the_retry() -> None:
+    """It has no tokens that a later prompt could contain; its own prompt does not count as one."""
+    lost = turn("lost", [1, 2], [], 0.0, 1.0, excluded="untrainable:token_ids_missing")
+    retry = turn("retry", [1, 2], [4], 2.0, 3.0)
+    samples, counts = build_samples(0, [lost, retry])
+    assert [sample.span_ids for sample in samples] == [("retry",)] and counts["superseded"] == 0
+
+
 @settings(max_examples=100, deadline=None)
 @given(call_trees(), st.randoms(use_true_random=False))
 def test_samples_do_not_depend_on_the_order_of_spans(calls: list[Call], random: object) -> None:

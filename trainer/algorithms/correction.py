@@ -22,7 +22,7 @@ def token_truncated(prox_logprobs: Tensor, logged_logprobs: Tensor, *, cap: floa
     return torch.exp(prox_logprobs - logged_logprobs).clamp(max=cap).detach()
 
 
-def none(prox_logprobs: Tensor, logged_logprobs: Tensor, *, cap: float) -> Tensor:
+def none(prox_logprobs: Tensor, logged_logprobs: Tensor) -> Tensor:
     """Weight one everywhere (N,): trusts that the samples are the trainer's own."""
     return torch.ones_like(prox_logprobs)
 

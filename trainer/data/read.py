@@ -19,6 +19,8 @@ from trainer.data.retokenize import Retokenizer, Unrenderable
 from trainer.data.samples import RolloutData, Turn
 
 NO_TOKENS = np.empty(0, np.int32)
+WITHOUT_ITS_TOKENS = ("usage_count", "logprobs_count", "media")
+"""Reasons of the proxy's for which logged ids are not what was read or said: rendered anew for SFT, where possible."""
 
 
 def read_groups(conn: Connection, group_ids: list[str]) -> list[list[RolloutData]]:
@@ -121,7 +123,8 @@ def sft_turn(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> Turn:
 
 
 def _sft_tokens(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> tuple[np.ndarray, np.ndarray]:
-    if own and span.prompt_tokens is not None and span.completion_tokens is not None:
+    whole = span.untrainable_reason not in WITHOUT_ITS_TOKENS
+    if own and whole and span.prompt_tokens is not None and span.completion_tokens is not None:
         return span.prompt_tokens, span.completion_tokens
     if not span.request or not span.reply or not span.reply.get("message"):
         raise Unrenderable("no_message")

@@ -135,6 +135,8 @@ def superseded(turns: Sequence[Turn]) -> set[str]:
 
 
 def _is_adopted(turn: Turn, turns: Sequence[Turn]) -> bool:
+    if not len(turn.completion):
+        return False  # its own prompt would contain it
     whole = np.concatenate([turn.prompt, turn.completion])
     return any(
         len(other.prompt) >= len(whole) and common_prefix_length(other.prompt, whole) == len(whole)

@@ -68,8 +68,9 @@ def publish(
     began = time.monotonic()
     path = path.absolute()
     with database.read() as conn:
-        former = _folder_of(conn, policy_id, expected_version)
-    former = former if former is not None and former.is_dir() else None
+        recorded = _folder_of(conn, policy_id, expected_version)
+    former = recorded if recorded is not None and recorded.is_dir() else None
+    gone = recorded is not None and former is None
     validate_weights(path, shapes_of(former or path))
     with database.begin() as conn:
         policy = _check_version(conn, policy_id, expected_version)
@@ -84,7 +85,8 @@ def publish(
         with database.begin() as conn:
             steps.fail_version(conn, policy_id, fence, version)
         why = f"no engine loaded version {version} of {policy_id}: {_errors(outcomes)}"
-        outcomes = _restore(swapper, targets, outcomes, Weights(policy_id, expected_version, former))
+        if not gone:  # without its folder, "the former weights" would be those the engines started with
+            outcomes = _restore(swapper, targets, outcomes, Weights(policy_id, expected_version, former))
         _abort_latecomers(swapper, targets, outcomes)
         raise PublishFailed(why)
     with database.begin() as conn:

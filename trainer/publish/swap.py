@@ -59,6 +59,8 @@ class Target:
     id: str
     base_url: str
     state: str
+    version: int | None
+    """The version that its row says it serves."""
     model: str
     """The name that it serves the policy under."""
 
@@ -86,8 +88,13 @@ class EngineSwapper:
         try:
             if problem := weights.find_obstacle(control):
                 return self._leave_alone(target, problem)
-            before = None
-            if target.state == EngineState.READY and not control.is_paused() and weights.must_change(control):
+            before = None  # nothing to compare with where a trainer that died had loaded this version already
+            if (
+                target.version != weights.version
+                and target.state == EngineState.READY
+                and not control.is_paused()
+                and weights.must_change(control)
+            ):
                 before = control.probe(target.model)
         except EngineSilent as error:
             return SwapOutcome(target.id, SwapStatus.SILENT, 0.0, str(error))
@@ -185,9 +192,10 @@ class EngineSwapper:
 
 def read_targets(conn: Connection, policy_id: str, model: str, *conditions: object) -> list[Target]:
     """The policy's vLLM engines that meet ``conditions`` (SQL), in order of id."""
-    query = select(Engine.id, Engine.base_url, Engine.state).where(
+    query = select(Engine.id, Engine.base_url, Engine.state, Engine.version).where(
         Engine.policy_id == policy_id,
         Engine.kind == "vllm",
         *conditions,  # type: ignore[arg-type]
     )
-    return [Target(row.id, row.base_url, row.state, model) for row in conn.execute(query.order_by(Engine.id))]
+    rows = conn.execute(query.order_by(Engine.id))
+    return [Target(row.id, row.base_url, row.state, row.version, model) for row in rows]
