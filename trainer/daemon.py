@@ -36,6 +36,9 @@ from trainer.publishing import Publisher
 
 log = structlog.get_logger("trainer")
 
+PATIENCE = 3
+"""Batches in a row without a usable span before the run stops."""
+
 
 class Trainer:
     """One run of one recipe."""
@@ -63,6 +66,7 @@ class Trainer:
         self.publisher = Publisher(self.ledger, self.model)
         self.gate = ParityGate(recipe.parity, recipe.rounds)
         self.seconds: dict[str, float] = {}
+        self.unusable_in_a_row = 0
 
     def run(self) -> None:
         """Runs the recipe's stages from where the run stands to the end. Raises ``Stopped`` when asked to stop."""
@@ -278,12 +282,18 @@ class Trainer:
         return ids, rollouts, metrics
 
     def _check_batch(self, groups: Sequence[Sequence[RolloutData]], batch: rl.RlBatch) -> None:
+        """Raises ``NothingToTrain`` at the third batch in a row without a usable span. Those before it are consumed by
+        steps that change nothing: given back, the oldest groups would stop every restart."""
         turns = [turn for group in groups for rollout in group for turn in rollout.turns]
-        if not batch.metrics.get("spans/used"):
+        self.unusable_in_a_row = 0 if batch.metrics.get("spans/used") else self.unusable_in_a_row + 1
+        if self.unusable_in_a_row:
             reasons = {name: int(value) for name, value in batch.metrics.items() if name.startswith("spans/")}
-            raise NothingToTrain(
+            problem = (
                 f"no span of {len(batch.rollout_ids)} rollouts can be trained on: {reasons or 'no spans'}"
             )
+            if self.unusable_in_a_row >= PATIENCE:
+                raise NothingToTrain(f"{problem}, {PATIENCE} batches in a row")
+            log.warning("a batch is consumed without training", problem=problem)
         check_tokenizer(turns, self.model.vocabulary)
 
     def _look_back(self, resume: bool) -> None:

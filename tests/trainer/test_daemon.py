@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from spanlog.errors import FenceLost
-from spanlog.models import Metric, Policy, Span, TrainSample
+from spanlog.models import Group, Metric, Policy, Span, TrainSample
 from tests.trainer.stages import RL, SFT
 from tests.trainer.world import POLICY, World
 from trainer.config import Recipe
@@ -123,11 +123,17 @@ def test_a_logprob_gap_stops_the_run_before_the_optimiser_moves(world: World) ->
 
 
 def test_unknown_versions_are_not_trained_on(world: World) -> None:
-    world.play(2, every_second)
+    """Nor do they stop a run at once, or each of its restarts: two batches are consumed, the third is given back."""
+    world.play(6, every_second)
     with world.database.begin() as conn:
         conn.execute(update(Span).values(trainable=False, untrainable_reason="unknown_version"))
-    with pytest.raises(NothingToTrain, match=r"untrainable:unknown_version': 16"):
-        Trainer(world.recipe(RL), world.database).run()
+    with pytest.raises(NothingToTrain, match=r"untrainable:unknown_version': 16.*3 batches in a row"):
+        Trainer(world.recipe(RL | {"steps": 4}), world.database).run()
+    assert len(world.step_rows()) == 2
+    assert world.same_weights(world.weights(), world.model)
+    with world.database.read() as conn:
+        states = conn.execute(select(Group.state).where(Group.policy_id == "student")).scalars().all()
+    assert sorted(states) == ["consumed"] * 4 + ["settled"] * 2
 
 
 def test_tokens_of_another_model_are_refused(world: World) -> None:
