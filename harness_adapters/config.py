@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness_adapters.errors import ConfigError
 
@@ -234,6 +235,18 @@ class RunConfig(Strict):
     """Where workspaces are made; null is the system's temporary folder."""
     keep_workspaces: bool = False
     """Leave them, for looking at."""
+
+    @field_validator("proxy")
+    @classmethod
+    def _is_a_url(cls, proxy: str) -> str:
+        try:
+            parts = urlsplit(proxy)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is none, brackets that do not close
+            usable = False
+        if not usable:
+            raise ValueError(f"{proxy!r} is no http URL; give the proxy's root, e.g. http://127.0.0.1:8700")
+        return proxy.rstrip("/").removesuffix("/v1")
 
     @model_validator(mode="after")
     def deadline_is_after_timeout(self) -> RunConfig:

@@ -23,6 +23,9 @@ COMMANDS = {
 """Subcommand -> help line; the module is ``singletree.commands.<name>``."""
 
 
+OWN_PACKAGES = frozenset({"singletree", "proxy", "trainer", "spanlog", "harness_adapters"})
+
+
 class LazyGroup(TyperGroup):
     """A group that imports a subcommand's module when it is asked for.
 
@@ -64,6 +67,15 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OWN_PACKAGES:
+            raise
+        print(
+            f"error: {error.name} is not installed; this command needs more of Singletree's extras: "
+            "pip install 'singletree[cpu,harnesses,postgres]', or make .venv/.installed",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except Exception as error:
         exit_code = getattr(error, "exit_code", None)
         if not isinstance(exit_code, int):

@@ -152,7 +152,12 @@ async def run_config(config: RunConfig, *, events: Path | None = None) -> Totals
         with contextlib.ExitStack() as stack:
             observers: list[Observer] = [stack.enter_context(LiveLine(sys.stderr))]
             if events is not None:
-                observers.append(stack.enter_context(contextlib.closing(EventLog(events))))
+                try:
+                    observers.append(stack.enter_context(contextlib.closing(EventLog(events))))
+                except OSError as error:
+                    raise ConfigError(
+                        f"--events {events}: {error.strerror}; give a file that can be written"
+                    ) from None
             runner = LocalRunner(make_plan(config), terms, all_epochs(source, config.epochs), observers)
             for signum in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(signum, runner.stop)

@@ -73,6 +73,21 @@ def test_a_mistake_is_one_line_with_its_remedy(
     assert remedy in result.err
 
 
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:87O0", "http://[::1", "127.0.0.1:8700", "http://:80"])
+def test_a_proxy_that_is_no_url_is_named(run: Run, proxy: str) -> None:
+    result = run("run", "--policy", "p", "--task", "t", "--proxy", proxy, "--", "true")
+    assert (result.exit_code, len(result.err.splitlines())) == (2, 1), result.err
+    assert "is no http URL" in result.err
+
+
+def test_a_missing_library_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.delitem(sys.modules, "singletree.demo.processes", raising=False)
+    result = run("demo", "--output", "x")
+    assert result.exit_code == 2
+    assert result.err.startswith("error: psutil is not installed") and len(result.err.splitlines()) == 1
+
+
 def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
     result = run("fly")
     assert result.exit_code == 2
