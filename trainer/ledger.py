@@ -18,6 +18,7 @@ from sqlalchemy import Row, func, select, update
 from spanlog import groups, policies, steps
 from spanlog.database import Database
 from spanlog.errors import NotFound
+from spanlog.locks import lock_policy
 from spanlog.models import Engine, Group, TrainStep
 from spanlog.states import EngineState, GroupState, PolicyKind, Purpose
 from trainer.config import Recipe, RlStage, SftStage
@@ -169,9 +170,14 @@ class Ledger:
         return step_id
 
     def add_metrics(self, step_id: str | None, step: int, metrics: dict[str, float]) -> None:
-        """Adds to the plots, and to a step that is already committed (what its publish took)."""
+        """Adds to the plots, and to a step that is already committed (what its publish took). Raises ``FenceLost``.
+
+        The fence matters between the commits of an SFT stage: a trainer that was superseded stops before it writes, or
+        prunes, checkpoints where its successor keeps its own.
+        """
         metrics = finite(metrics)
         with self.database.begin() as conn:
+            steps.check_fence(lock_policy(conn, self.recipe.policy), self.fence)
             steps.add_metrics(conn, self.recipe.policy, step, metrics, time.time())
             if step_id is not None:
                 known = conn.execute(select(TrainStep.metrics).where(TrainStep.id == step_id)).scalar_one()

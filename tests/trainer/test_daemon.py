@@ -143,6 +143,25 @@ def test_tokens_of_another_model_are_refused(world: World) -> None:
         Trainer(world.recipe(RL), world.database).run()
 
 
+def test_a_superseded_trainer_stops_in_the_middle_of_an_sft_stage(world: World) -> None:
+    """It leaves the folder, where its successor keeps its checkpoints, alone."""
+    world.teach(2)
+    recipe = world.recipe(SFT, checkpoint={"every_steps": 1})
+    first = Trainer(recipe, world.database)
+    draw, checkpoints = first.model.logprobs, world.folder / "run" / "checkpoints"
+
+    def superseded(batch: Any) -> Any:
+        if len(list(checkpoints.glob("step-*"))) == 1:
+            first.model.logprobs = draw
+            Trainer(recipe, world.database, resume=True)
+        return draw(batch)
+
+    first.model.logprobs = superseded
+    with pytest.raises(FenceLost):
+        first.run()
+    assert len(list(checkpoints.glob("step-*"))) == 1
+
+
 def test_another_trainer_takes_over(world: World) -> None:
     world.play(2, every_second)
     first = Trainer(world.recipe(RL | {"steps": 1}), world.database)
