@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from proxy import validity
 from proxy.errors import UpstreamFailed
 from spanlog.drafts import SpanDraft
 from spanlog.states import Delivery, PolicyKind, SpanStatus
+from spanlog.text import finite
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
@@ -70,8 +70,7 @@ def _untrainable(exchange: Exchange, status: SpanStatus) -> str | None:
 def _error(error: UpstreamFailed | None, odd_logprobs: list[float | None] | None) -> dict[str, Any] | None:
     """What failed; and logprobs that no token can be told to have, kept here since they fit no column."""
     if odd_logprobs:
-        finite = [value if value is not None and math.isfinite(value) else None for value in odd_logprobs]
-        return {"message": "as many logprobs as tokens were expected", "logprobs": finite}
+        return {"message": "as many logprobs as tokens were expected", "logprobs": finite(odd_logprobs)}
     if error is None:
         return None
     return {"message": error.message, "code": error.code, "status": error.status}

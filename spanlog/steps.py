@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 
 from spanlog.errors import Conflict, FenceLost, LeaseLost
 from spanlog.groups import give_back
@@ -77,10 +77,8 @@ def take_over(conn: Connection, policy_id: str) -> int:
 
 def void_steps(conn: Connection, policy_id: str) -> None:
     """Void the steps after the last checkpoint, give their groups back, and drop their points from the plots."""
-    query = select(func.max(TrainStep.number)).where(
-        TrainStep.policy_id == policy_id, TrainStep.void.is_(False), TrainStep.checkpoint_path.is_not(None)
-    )
-    kept = conn.execute(query).scalar_one() or 0
+    last_kept = last_kept_step(conn, policy_id)
+    kept = last_kept.number if last_kept is not None else 0
     after = select(TrainStep.id).where(
         TrainStep.policy_id == policy_id, TrainStep.void.is_(False), TrainStep.number > kept
     )
@@ -117,28 +115,21 @@ def next_version(conn: Connection, policy_id: str) -> int:
 
 def last_step(conn: Connection, policy_id: str) -> Row[Any] | None:
     """The newest step that is not void: after ``take_over``, the one to resume from."""
-    query = (
+    return conn.execute(_newest_first(policy_id)).one_or_none()
+
+
+def last_kept_step(conn: Connection, policy_id: str) -> Row[Any] | None:
+    """The newest step that is not void and has a checkpoint."""
+    return conn.execute(_newest_first(policy_id).where(TrainStep.checkpoint_path.is_not(None))).one_or_none()
+
+
+def _newest_first(policy_id: str) -> Select[Any]:
+    return (
         select(TrainStep.__table__)
         .where(TrainStep.policy_id == policy_id, TrainStep.void.is_(False))
         .order_by(TrainStep.number.desc())
         .limit(1)
     )
-    return conn.execute(query).one_or_none()
-
-
-def last_kept_step(conn: Connection, policy_id: str) -> Row[Any] | None:
-    """The newest step that is not void and has a checkpoint."""
-    query = (
-        select(TrainStep.__table__)
-        .where(
-            TrainStep.policy_id == policy_id,
-            TrainStep.void.is_(False),
-            TrainStep.checkpoint_path.is_not(None),
-        )
-        .order_by(TrainStep.number.desc())
-        .limit(1)
-    )
-    return conn.execute(query).one_or_none()
 
 
 def commit_step(conn: Connection, step: StepCommit) -> str:

@@ -85,12 +85,11 @@ def restore(folder: Path, optimizer: Optimizer | None) -> None:
         tensors = torch.load(folder / TENSORS, weights_only=True)
         torch.set_rng_state(tensors["torch_rng"])
         if optimizer is not None:
-            settings = [dict(group, params=None) for group in optimizer.inner.param_groups]
+            names = ("betas", "eps", "weight_decay")  # the recipe's, not those of the saved run
+            recipe = [{name: group[name] for name in names} for group in optimizer.inner.param_groups]
             optimizer.inner.load_state_dict(tensors["optimizer"])
-            for group, recipe in zip(optimizer.inner.param_groups, settings, strict=True):
-                group |= {
-                    name: recipe[name] for name in ("betas", "eps", "weight_decay")
-                }  # not the saved run's
+            for group, settings in zip(optimizer.inner.param_groups, recipe, strict=True):
+                group |= settings
             optimizer.skipped_in_a_row = int(tensors["skipped"])
     except (OSError, EOFError, KeyError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)

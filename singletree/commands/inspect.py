@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from singletree.commands.options import DEFAULT_URL, DatabaseOption
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
@@ -25,15 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-DatabaseOption = Annotated[
-    str,
-    typer.Option(
-        envvar="SINGLETREE_DATABASE_URL", help="sqlite:///path or postgresql://user:password@host/name."
-    ),
-]
 PolicyOption = Annotated[str | None, typer.Option(help="Only this policy's.")]
 LimitOption = Annotated[int, typer.Option(min=1, help="At most so many rows, the newest.")]
-DEFAULT_URL = "sqlite:///singletree.db"
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from singletree.commands.options import AdminKeyOption, KeysFileOption
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,13 +31,8 @@ def policy(
         int, typer.Option(min=0, help="Steps that rollouts may run ahead of the trainer.")
     ] = 0,
     proxy: Annotated[str, typer.Option(help="The proxy's URL.")] = "http://127.0.0.1:8700",
-    key: Annotated[str | None, typer.Option(help="Admin key; default $SINGLETREE_KEY.")] = None,
-    keys_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="The proxy's keys.json; default: the one in this folder.", envvar="SINGLETREE_KEYS_FILE"
-        ),
-    ] = None,
+    key: AdminKeyOption = None,
+    keys_file: KeysFileOption = None,
 ) -> None:
     """Create the policy NAME, or bring it to these settings. Its kind never changes."""
     from singletree.admin import find_admin_key, put
