@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proxy.dialects.chat import MessageBuilder
+from proxy.hub import MessageBuilder
 from spanlog.text import finite
 
 
@@ -45,7 +45,10 @@ class Capture:
                 self._take_end(choice)
 
     def take_chunk(self, chunk: dict[str, Any], now: float) -> bool:
-        """A chunk of a stream that was read at ``now``. Returns True if it carries a finish reason [I3]."""
+        """A chunk of a stream that was read at ``now``.
+
+        Returns True if it carries a finish reason or completes a tool call: a caller may act on it [I3].
+        """
         self._take_top(chunk)
         ends = False
         for choice in chunk.get("choices") or ():
@@ -54,7 +57,7 @@ class Capture:
                 builder = self._builders.get(index)
                 if builder is None:
                     builder = self._builders[index] = MessageBuilder()
-                builder.add(delta)
+                ends = builder.add(delta) or ends
             ends = ends or choice.get("finish_reason") is not None
             if index == 0:
                 count = self._take_tokens(choice)

@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 
 def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | None) -> SpanDraft:
-    capture, caller = exchange.capture, exchange.caller
+    capture, caller, received = exchange.capture, exchange.caller, exchange.received
     reason = _untrainable(exchange, status)
     mismatch = len(capture.logprobs) != len(capture.completion_ids or ())
     return SpanDraft(
         rollout_id=caller.rollout_id,
         policy_id=caller.policy_id,
         engine_id=exchange.engine.id if exchange.engine else None,
-        dialect="chat",
+        id=received.span_id,
+        dialect=exchange.dialect.name,
         mode="observe",
-        stream=exchange.asked.stream,
+        stream=exchange.call.stream,
         status=status,
         delivery=Delivery.ABORTED if status == SpanStatus.ABORTED else Delivery.SAMPLED,
         trainable=reason is None,
@@ -34,16 +35,16 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         completion_tokens=capture.completion_ids,
         logprobs=None if mismatch else capture.logprob_array(),
         received_at=capture.received_at(),
-        request=exchange.raw,
+        request=received.raw,
         reply=capture.reply(),
         sampling=exchange.contract.sampling,
-        stripped=sorted([*exchange.contract.stripped, *exchange.clamped]),
+        stripped=sorted({*exchange.contract.stripped, *exchange.clamped, *exchange.call.ignored}),
         finish_reason=capture.finish_reason,
         stop_reason=capture.stop_reason,
         upstream_id=capture.upstream_id,
         http_status=exchange.http_status,
         error=_error(error, capture.logprobs if mismatch else None),
-        started_at=exchange.started_at,
+        started_at=received.started_at,
         first_token_at=capture.first_token_at,
         ended_at=time.time(),
     )
@@ -53,8 +54,8 @@ def _untrainable(exchange: Exchange, status: SpanStatus) -> str | None:
     """Why the span's tokens must not be trained on. A frozen policy's reply without tokens is retokenized later."""
     if status != SpanStatus.OK:
         return str(status)
-    if exchange.contract.untrainable:
-        return exchange.contract.untrainable
+    if reason := exchange.contract.untrainable or exchange.call.untrainable:
+        return reason
     engine = exchange.engine
     if exchange.caller.policy_kind == PolicyKind.FROZEN and engine is not None and engine.kind != "vllm":
         return None

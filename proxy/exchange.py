@@ -1,7 +1,7 @@
 """One model call, from the engine's reply to the caller's last byte. Keeps I3.
 
 Order of things: ask an engine (again, while nothing was sent) → stream what comes, up to the chunk that carries a
-finish reason → hold everything from there on → commit the span → let the rest out. A reply that is not streamed is held
+finish reason or completes a tool call → hold everything from there on → commit the span → let the rest out. A reply that is not streamed is held
 whole. So whoever has seen an end of a reply can rely on its span; if the commit fails, the caller sees an error.
 """
 
@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
 import structlog
 
-from proxy import asgi, contract, sse, upstream
+from proxy import asgi, contract, hub, sse, upstream
 from proxy.auth import Caller
 from proxy.capture import Capture
-from proxy.dialects import chat
+from proxy.dialects.base import Call, Dialect, Failure
 from proxy.draft import build_draft
 from proxy.engine.pool import EngineView
 from proxy.errors import ClientGone, Refusal, UpstreamFailed
@@ -29,26 +30,34 @@ from spanlog.states import PolicyKind, SpanStatus
 RETRY_BASE_S = 0.2
 CLIENT_CLOSED = 499
 """Status recorded where the caller left; nginx's number, nothing is sent."""
-DONE = sse.encode(b"[DONE]")
 
 log = structlog.get_logger("proxy.calls")
 
 
-class Exchange:
-    """``raw`` is the request's body as it came, ``request`` the same decoded."""
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A call as it came in."""
 
-    def __init__(
-        self, services: Services, caller: Caller, raw: bytes, request: dict[str, Any], started_at: float
-    ) -> None:
+    span_id: str
+    started_at: float
+    raw: bytes
+    """The request's body, byte for byte."""
+    dialect: Dialect
+    call: Call
+
+
+class Exchange:
+    """See the module. ``received`` was decoded and belongs to ``caller``."""
+
+    def __init__(self, services: Services, caller: Caller, received: Received) -> None:
         self.services = services
         self.caller = caller
-        self.raw = raw
-        self.started_at = started_at
-        self.asked = chat.read_asked(request)
+        self.received = received
+        self.dialect, self.call = received.dialect, received.call
         if caller.policy_kind == PolicyKind.TRAIN:
-            self.contract = contract.apply_training(request, caller.sampling)
+            self.contract = contract.apply_training(self.call.hub, caller.sampling)
         else:
-            self.contract = contract.pass_through(request)
+            self.contract = contract.pass_through(self.call.hub)
         self.capture = Capture()
         self.engine: EngineView | None = None
         self.clamped: list[str] = []
@@ -114,15 +123,16 @@ class Exchange:
         if self.caller.policy_kind == PolicyKind.TRAIN:
             self.clamped = contract.clamp_max_tokens(body, engine.capabilities.get("max_model_len"))
         if engine.kind == "vllm":
-            chat.add_capture(body)
+            hub.add_capture(body)
         try:
             payload = orjson.dumps(body)
         except orjson.JSONEncodeError as error:  # JSON is read to a greater depth than it is written
             message = f"The request cannot be passed on: {error}."
             raise Refusal(400, message, code="invalid_request") from None
-        async with upstream.open_call(self.services.watch.client, engine, payload) as response:
+        client, path = self.services.watch.client, self.dialect.engine_path
+        async with upstream.open_call(client, engine, path, payload) as response:
             try:
-                held = await (self._stream(response, send) if self.asked.stream else self._whole(response))
+                held = await (self._stream(response, send) if self.call.stream else self._whole(response))
                 self.capture.reply()
             except (
                 AttributeError,
@@ -130,21 +140,17 @@ class Exchange:
                 KeyError,
             ) as error:  # fields of other types than the format has: no span could hold them
                 self.capture = Capture()
-                raise UpstreamFailed(f"The engine's reply is no chat completion: {error!r}") from error
+                raise UpstreamFailed(f"The engine's reply is no completion: {error!r}") from error
         if self.capture.finish_reason == "abort":
             raise _aborted()
         return held
 
     async def _whole(self, response: Any) -> bytes:
-        reply = upstream.parse(await response.read())
+        reply = self.call.to_hub(upstream.parse(await response.read()))
         if not reply.get("choices"):
             raise UpstreamFailed("The engine's reply has no choices.")
         self.capture.take_reply(reply)
-        if self._is_capturing:
-            chat.clean_reply(reply, self.asked)
-        elif self.asked.model is not None:
-            reply["model"] = self.asked.model
-        return orjson.dumps(reply)
+        return self.call.whole(reply)
 
     async def _stream(self, response: Any, send: asgi.Send) -> bytes:
         parser, held, ended, done = sse.SseParser(), [], False, False
@@ -156,34 +162,22 @@ class Exchange:
                     if payload == b"[DONE]":
                         done = True
                         break
-                    chunk = upstream.parse(payload)
+                    chunk = self.call.to_hub(upstream.parse(payload))
                     ended = self.capture.take_chunk(chunk, now) or ended
-                    if event := self._encode(chunk):
+                    if event := self.call.chunk(chunk):
                         (held if ended else ready).append(event)
                 if ready:
                     await self._send_events(send, b"".join(ready))
         except (TimeoutError, OSError, aiohttp.ClientError):
-            if not ended:
+            if self.capture.finish_reason is None:
                 raise
-        if not ended:
+        if self.capture.finish_reason is None:
             raise UpstreamFailed(
                 "The engine's stream ended without a finish reason.", code="engine_broke_off"
             )
         if done:
             await upstream.finish_stream(response)
-        return b"".join(held) + DONE
-
-    @property
-    def _is_capturing(self) -> bool:
-        return self.engine is not None and self.engine.kind == "vllm"
-
-    def _encode(self, chunk: dict[str, Any]) -> bytes | None:
-        if self._is_capturing:
-            if not chat.clean_chunk(chunk, self.asked):
-                return None
-        elif self.asked.model is not None and "model" in chunk:
-            chunk["model"] = self.asked.model
-        return sse.encode(orjson.dumps(chunk))
+        return b"".join(held) + self.call.end()
 
     async def _send_events(self, send: asgi.Send, events: bytes) -> None:
         """Sends a part of the stream. If the caller is slow to take it, later arrival times are not exact [I2]."""
@@ -198,9 +192,9 @@ class Exchange:
     async def _commit(self, status: SpanStatus, error: UpstreamFailed | None = None) -> bool:
         """Hands the span to the writer and waits until it is durable. Returns False if the database refused it."""
         metrics = self.services.metrics
-        if self.services.stalls.stalled_at >= self.started_at:
+        if self.services.stalls.stalled_at >= self.received.started_at:
             self.capture.times_exact = False
-        if self.asked.stream and not self.capture.times_exact:
+        if self.call.stream and not self.capture.times_exact:
             metrics.stalls.inc()
         before = time.monotonic()
         try:
@@ -219,7 +213,7 @@ class Exchange:
         return True
 
     async def _release(self, send: asgi.Send, held: bytes) -> None:
-        if not self.asked.stream:
+        if not self.call.stream:
             await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(held)))
             await send({"type": "http.response.body", "body": held})
             return
@@ -228,15 +222,13 @@ class Exchange:
         await send({"type": "http.response.body", "body": held})
 
     async def _send_error(self, send: asgi.Send, error: UpstreamFailed) -> None:
-        """The engine's own error document if it sent one. In a stream that has begun: an error event, then the end."""
-        document = error.body or chat.error_body(
-            error.message, kind=chat.error_kind(error.status), code=error.code
-        )
+        """In the caller's shape. In a stream that has begun: an error event, then the end."""
+        failure = Failure(error.status, error.message, error.code, engine_error=error.body)
         if self._headers_sent:
-            await send({"type": "http.response.body", "body": sse.encode(orjson.dumps(document))})
+            await send({"type": "http.response.body", "body": self.call.error_event(failure)})
             return
         extra = [(b"retry-after", error.retry_after.encode("latin-1"))] if error.retry_after else []
-        await asgi.send_json(send, error.status, document, *extra)
+        await asgi.send_json(send, error.status, self.dialect.error(failure), *extra)
 
 
 def _aborted() -> UpstreamFailed:

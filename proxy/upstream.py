@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import structlog
 
-from proxy.dialects.chat import loads
 from proxy.engine.client import EngineClient
 from proxy.engine.pool import EngineView
 from proxy.errors import UpstreamFailed
+from proxy.hub import loads
 from spanlog.errors import SpanlogError
 
 RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -28,7 +28,7 @@ log = structlog.get_logger("proxy.calls")
 
 @asynccontextmanager
 async def open_call(
-    client: EngineClient, engine: EngineView, body: bytes
+    client: EngineClient, engine: EngineView, path: str, body: bytes
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """The engine's reply to a call, status 200, still to be read. Leaving the block early stops the engine's work.
 
@@ -36,7 +36,7 @@ async def open_call(
     """
     response: aiohttp.ClientResponse | None = None
     try:
-        response = await _send(client, engine, body)
+        response = await _send(client, engine, path, body)
         if response.status != 200:
             raise await _failure(response)
         yield response
@@ -53,10 +53,10 @@ async def open_call(
             response.close()  # after the last byte the connection is back in the pool already, and this does nothing
 
 
-async def _send(client: EngineClient, engine: EngineView, body: bytes) -> aiohttp.ClientResponse:
+async def _send(client: EngineClient, engine: EngineView, path: str, body: bytes) -> aiohttp.ClientResponse:
     """Sends the call; a new connection is preceded by checking the engine, which can fail in ways of its own."""
     try:
-        return await client.chat(engine, body)
+        return await client.post(engine, path, body)
     except (SpanlogError, KeyError, ValueError) as error:
         log.warning("engine not checked", engine=engine.id, error=str(error)[:LOGGED_CHARACTERS])
         raise UpstreamFailed(

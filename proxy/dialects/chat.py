@@ -1,18 +1,24 @@
-"""The chat-completions dialect: reading a request, cleaning a reply, writing an error. Pure.
+"""Chat completions: the dialect that the hub itself speaks, so replies pass by nearly as they come. Pure.
 
-The engine is always asked for more than the caller asked for (token ids, logprobs, usage); ``Asked`` remembers what
-the caller did ask for, and ``clean_reply`` and ``clean_chunk`` take the rest out again, so that a harness sees what a
-plain OpenAI-compatible server would have sent.
+Source of the format: OpenAI's API reference, "Chat Completions". What vLLM adds to it, and what was asked of the engine
+only for the span's sake, is taken out again, so that a harness sees what a plain OpenAI-compatible server sends.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
+from proxy import hub, sse
+from proxy.dialects.base import BadRequest, Failure, Target
+
+__all__ = ["BadRequest", "ChatCall", "decode", "error"]
+
+name = "chat"
+engine_path = "/v1/chat/completions"
 
 _EXTRAS = frozenset(
     {
@@ -33,14 +39,7 @@ _WHERE_ASKED = {
 }
 """Extra -> the field of ``Asked`` that says whether the caller wants it; the others nobody can ask for."""
 _NOTHING = (None, "", [])
-
-
-class BadRequest(Exception):
-    """The body is not a chat-completions request. ``param`` names the field at fault."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
+DONE = sse.encode(b"[DONE]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Asked:
 
     model: Any
     """The name that it called the model; goes back into the replies."""
-    stream: bool
     logprobs: bool
     token_ids: bool
     usage: bool
@@ -58,36 +56,24 @@ class Asked:
     prompt_text: bool
 
 
-def decode_request(raw: bytes) -> dict[str, Any]:
-    """The body as an object, with the types checked that the proxy itself relies on; raises ``BadRequest``."""
-    try:
-        request = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    if not isinstance(request, dict):
-        raise BadRequest("The request body must be a JSON object.")
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("'messages' must be a non-empty array of messages.", "messages")
-    if not all(isinstance(message, dict) for message in messages):
-        raise BadRequest("Each of 'messages' must be an object.", "messages")
-    for name, kind, words in (
+def decode(raw: bytes, target: Target) -> ChatCall:
+    """Checks the types that the proxy itself relies on; the engine checks the rest. Raises BadRequest."""
+    request = hub.parse_body(raw)
+    hub.check_messages(request.get("messages"))
+    hub.check_types(
+        request,
         ("model", str, "a string"),
         ("stream", bool, "a boolean"),
         ("n", int, "an integer"),
         ("tools", list, "an array"),
         ("stream_options", dict, "an object"),
-    ):
-        value = request.get(name)
-        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise BadRequest(f"'{name}' must be {words}.", name)
-    return request
+    )
+    return ChatCall(request)
 
 
 def read_asked(request: Mapping[str, Any]) -> Asked:
     return Asked(
         model=request.get("model"),
-        stream=request.get("stream") is True,
         logprobs=bool(request.get("logprobs")),
         token_ids=bool(request.get("return_token_ids")),
         usage=bool((request.get("stream_options") or {}).get("include_usage")),
@@ -96,12 +82,35 @@ def read_asked(request: Mapping[str, Any]) -> Asked:
     )
 
 
-def add_capture(body: dict[str, Any]) -> None:
-    """Asks the engine for what a span records. Changes ``body``."""
-    body["return_token_ids"] = True
-    body["logprobs"] = True
-    if body.get("stream") is True:
-        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+class ChatCall:
+    """See ``base.Call``."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.hub = request
+        self.stream = request.get("stream") is True
+        self.ignored: list[str] = []
+        self.previous: str | None = None
+        self.untrainable: str | None = None
+        self._asked = read_asked(request)
+
+    def resume(self, messages: list[dict[str, Any]]) -> None:
+        raise AssertionError("a chat completion names no stored reply")
+
+    def to_hub(self, document: dict[str, Any]) -> dict[str, Any]:
+        return document
+
+    def whole(self, reply: dict[str, Any]) -> bytes:
+        clean_reply(reply, self._asked)
+        return orjson.dumps(reply)
+
+    def chunk(self, chunk: dict[str, Any]) -> bytes:
+        return sse.encode(orjson.dumps(chunk)) if clean_chunk(chunk, self._asked) else b""
+
+    def end(self) -> bytes:
+        return DONE
+
+    def error_event(self, failure: Failure) -> bytes:
+        return sse.encode(orjson.dumps(error(failure)))
 
 
 def clean_reply(reply: dict[str, Any], asked: Asked) -> None:
@@ -157,62 +166,18 @@ def _is_empty(choice: dict[str, Any]) -> bool:
     )
 
 
-class MessageBuilder:
-    """Puts the deltas of one streamed choice together into the message that a whole reply would have held."""
-
-    __slots__ = ("_calls", "_texts", "message")
-
-    def __init__(self) -> None:
-        self.message: dict[str, Any] = {"role": "assistant", "content": None}
-        self._texts: dict[str, list[str]] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
-
-    def add(self, delta: Mapping[str, Any]) -> None:
-        for name, value in delta.items():
-            if value is None:
-                continue
-            if name in self._texts:
-                self._texts[name].append(value)
-            elif name == "tool_calls":
-                for call in value:
-                    self._add_call(call)
-            elif name == "role" or not isinstance(value, str):
-                self.message[name] = value
-            else:
-                self._texts[name] = [value]
-
-    def build(self) -> dict[str, Any]:
-        message = dict(self.message)
-        for name, pieces in self._texts.items():
-            message[name] = "".join(pieces)
-        if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
-            message["content"] = message["content"] or None
-        return message
-
-    def _add_call(self, delta: Mapping[str, Any]) -> None:
-        call = self._calls.setdefault(
-            delta.get("index", 0), {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-        )
-        for name in ("id", "type"):
-            if delta.get(name):
-                call[name] = delta[name]
-        for name in ("name", "arguments"):
-            call["function"][name] += (delta.get("function") or {}).get(name) or ""
-
-
-def loads(payload: bytes) -> Any:
-    """JSON from an engine. Python's own parser takes over where NaN stands for a number, as some engines write it."""
-    try:
-        return orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return json.loads(payload)
-
-
-def error_body(
-    message: str, *, kind: str, code: str | None = None, param: str | None = None
-) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+def error(failure: Failure) -> dict[str, Any]:
+    """OpenAI's shape; the engine's own document where it sent one."""
+    if failure.engine_error is not None:
+        return failure.engine_error
+    return {
+        "error": {
+            "message": failure.message,
+            "type": error_kind(failure.status),
+            "param": failure.param,
+            "code": failure.code,
+        }
+    }
 
 
 def error_kind(status: int) -> str:

@@ -46,10 +46,10 @@ class EngineClient:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    async def chat(self, engine: EngineView, body: bytes) -> aiohttp.ClientResponse:
-        """Sends a chat-completions call; returns when the headers are there. Raises aiohttp.ClientError."""
+    async def post(self, engine: EngineView, path: str, body: bytes) -> aiohttp.ClientResponse:
+        """Sends a call; returns when the headers are there. Raises aiohttp.ClientError."""
         return await self._calls.post(
-            engine.base_url + "/v1/chat/completions",
+            engine.base_url + path,
             data=body,
             headers=self._headers,
             allow_redirects=False,

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from proxy import hub
 from proxy.dialects import chat
+from proxy.dialects.base import Target
 
 LOGPROBS = {"content": [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
 
@@ -108,14 +110,14 @@ def test_the_usage_chunk_is_for_those_who_asked() -> None:
 def test_capture_fields_keep_the_callers_stream_options() -> None:
     body: dict[str, Any] = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
     options = body["stream_options"]
-    chat.add_capture(body)
+    hub.add_capture(body)
     assert body["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
     assert options == {"continuous_usage_stats": True}
     assert body["logprobs"] is body["return_token_ids"] is True
 
 
 def test_deltas_become_the_message() -> None:
-    builder = chat.MessageBuilder()
+    builder = hub.MessageBuilder()
     for delta in (
         {"role": "assistant", "content": ""},
         {"reasoning": "so "},
@@ -166,9 +168,9 @@ def test_deltas_become_the_message() -> None:
 )
 def test_bad_requests_name_the_field(raw: bytes, param: str | None) -> None:
     with pytest.raises(chat.BadRequest) as caught:
-        chat.decode_request(raw)
+        chat.decode(raw, Target("spn_1", 0.0))
     assert caught.value.param == param
 
 
 def test_nan_from_an_engine_is_read() -> None:
-    assert str(chat.loads(b'{"logprob": NaN}')["logprob"]) == "nan"
+    assert str(hub.loads(b'{"logprob": NaN}')["logprob"]) == "nan"

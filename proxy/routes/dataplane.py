@@ -1,4 +1,8 @@
-"""The data plane: ``POST /v1/chat/completions`` and ``GET /v1/models`` for agents, each with its rollout's own key."""
+"""The data plane: every path that an agent may call, each with its rollout's own key.
+
+One table from path to dialect. Every error leaves in the shape of the dialect whose path was called, also where the key
+is unknown or the path is not served.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,16 @@ import structlog
 from proxy import asgi
 from proxy.auth import Caller, find_secret
 from proxy.dialects import chat
+from proxy.dialects.base import BadRequest, Dialect, Failure, Target
 from proxy.errors import ClientGone, Refusal
-from proxy.exchange import Exchange
+from proxy.exchange import Exchange, Received
 from proxy.services import Services
+from spanlog.ids import new_id
+
+GENERATING: dict[str, Dialect] = {
+    "/v1/chat/completions": chat,
+}
+"""POST paths that answer with a reply of the model."""
 
 log = structlog.get_logger("proxy.calls")
 
@@ -22,46 +33,48 @@ def is_data_plane(path: str) -> bool:
 
 
 class DataPlane:
-    """An ASGI application. Every error leaves in OpenAI's shape."""
+    """An ASGI application."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        secret, path = find_secret(scope["path"], scope["headers"])
+        dialect = GENERATING.get(path, chat)
         try:
-            await self._route(scope, receive, send)
+            await self._route(secret, path, scope, receive, send)
         except Refusal as refusal:
-            await _refuse(send, refusal)
+            await _refuse(send, dialect, refusal)
         except ClientGone:
             return
 
-    async def _route(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        secret, path = find_secret(scope["path"], scope["headers"])
-        if path == "/v1/chat/completions":
-            if scope["method"] != "POST":
-                raise Refusal(405, "Use POST for /v1/chat/completions.", code="method_not_allowed")
-            await self._chat(await self._services.keys.caller(secret), scope, receive, send)
+    async def _route(
+        self, secret: str | None, path: str, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        keys = self._services.keys
+        if dialect := GENERATING.get(path):
+            _require_method(scope, "POST", path)
+            await self._generate(dialect, await keys.caller(secret), scope, receive, send)
         elif path == "/v1/models" or path.startswith("/v1/models/"):
-            if scope["method"] != "GET":
-                raise Refusal(405, "Use GET for /v1/models.", code="method_not_allowed")
-            await self._models(await self._services.keys.caller(secret), path, send)
+            _require_method(scope, "GET", "/v1/models")
+            await self._models(await keys.caller(secret), path, send)
         else:
-            raise Refusal(
-                404,
-                f"No route {path}: this proxy serves /v1/chat/completions and /v1/models.",
-                code="unknown_route",
-            )
+            served = ", ".join([*GENERATING, "/v1/models"])
+            raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
 
-    async def _chat(self, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def _generate(
+        self, dialect: Dialect, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+    ) -> None:
         started_at, started = time.time(), time.monotonic()
         services = self._services
         raw = await asgi.read_body(scope, receive, services.settings.max_body_bytes)
+        target = Target(span_id=new_id("spn", started_at), created_at=started_at)
         try:
-            request = chat.decode_request(raw)
-        except chat.BadRequest as error:
-            raise Refusal(400, str(error), param=error.param, code="invalid_request") from None
+            call = dialect.decode(raw, target)
+        except BadRequest as error:
+            raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
         try:
-            exchange = Exchange(services, caller, raw, request, started_at)
+            exchange = Exchange(services, caller, Received(target.span_id, started_at, raw, dialect, call))
         except Exception:
             log.exception("call failed", rollout=caller.rollout_id)
             raise Refusal(500, "Internal error of the proxy: see its log.", code="internal_error") from None
@@ -72,7 +85,7 @@ class DataPlane:
             exchange.http_status = refusal.status
             raise
         finally:
-            stream = "true" if exchange.asked.stream else "false"
+            stream = "true" if call.stream else "false"
             services.metrics.in_flight.dec()
             services.metrics.calls.labels(stream, exchange.http_status).inc()
             services.metrics.latency.labels(stream).observe(time.monotonic() - started)
@@ -97,11 +110,14 @@ class DataPlane:
             await asgi.send_json(send, 200, {**model, "id": path.removeprefix("/v1/models/")})
 
 
-async def _refuse(send: asgi.Send, refusal: Refusal) -> None:
-    body = chat.error_body(
-        refusal.message, kind=chat.error_kind(refusal.status), code=refusal.code, param=refusal.param
-    )
+def _require_method(scope: asgi.Scope, method: str, path: str) -> None:
+    if scope["method"] != method:
+        raise Refusal(405, f"Use {method} for {path}.", code="method_not_allowed")
+
+
+async def _refuse(send: asgi.Send, dialect: Dialect, refusal: Refusal) -> None:
+    failure = Failure(refusal.status, refusal.message, refusal.code, refusal.param)
     extra = (
         [] if refusal.retry_after is None else [(b"retry-after", b"%d" % max(1, round(refusal.retry_after)))]
     )
-    await asgi.send_json(send, refusal.status, body, *extra)
+    await asgi.send_json(send, refusal.status, dialect.error(failure), *extra)
