@@ -12,6 +12,7 @@ without a generation prompt, ``whole`` that of all messages with it, under the s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ def with_marker(messages: Sequence[dict[str, Any]], index: int) -> list[dict[str
     """The messages with the last thing that the reply at ``index`` says replaced by ``MARKER``."""
     reply = dict(messages[index])
     if calls := reply.get("tool_calls"):
-        function = {**(calls[-1].get("function") or {}), "arguments": '{"marker":"%s"}' % MARKER}
+        function = {**(calls[-1].get("function") or {}), "arguments": json.dumps({"marker": MARKER})}
         reply["tool_calls"] = [*calls[:-1], {**calls[-1], "function": function}]
     else:
         reply["content"] = MARKER
