@@ -13,6 +13,7 @@ from proxy.auth import KeyRing
 from proxy.capture import StallWatch
 from proxy.engine.health import EngineWatch
 from proxy.engine.pool import Pool
+from proxy.history import Histories
 from proxy.metrics import Metrics
 from proxy.routes import engines, groups, health, policies, rollouts, steps
 from proxy.routes.control import add_error_handlers
@@ -120,6 +121,7 @@ def _make_services(settings: Settings, database: Database) -> Services:
             admin.get_secret_value() if admin else None,
             runner.get_secret_value() if runner else None,
         ),
+        histories=Histories(database),
         pool=pool,
         watch=EngineWatch(database, pool, settings),
         metrics=metrics,

@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 import structlog
 
-from proxy import asgi, contract, hub, sse, upstream
+from proxy import asgi, contract, history, hub, sse, upstream
 from proxy.auth import Caller
 from proxy.capture import Capture
 from proxy.dialects.base import Call, Dialect, Failure
@@ -25,7 +25,7 @@ from proxy.draft import build_draft
 from proxy.engine.pool import EngineView
 from proxy.errors import ClientGone, Refusal, UpstreamFailed
 from proxy.services import Services
-from spanlog.states import PolicyKind, SpanStatus
+from spanlog.states import Mode, PolicyKind, SpanStatus, Untrainable
 
 RETRY_BASE_S = 0.2
 CLIENT_CLOSED = 499
@@ -59,6 +59,8 @@ class Exchange:
         else:
             self.contract = contract.pass_through(self.call.hub)
         self.capture = Capture()
+        self.match = history.NOTHING
+        self.prompt: history.Prompt | None = None
         self.engine: EngineView | None = None
         self.clamped: list[str] = []
         self.http_status = 200
@@ -66,8 +68,12 @@ class Exchange:
 
     async def run(self, receive: asgi.Receive, send: asgi.Send) -> None:
         """Answers the call. Raises Refusal where nothing was asked of any engine."""
+        self._refuse_by_policy()
         try:
             async with asgi.CancelOnDisconnect(receive):
+                self.match = await self.services.histories.match(
+                    self.caller.rollout_id, self.caller.policy_id, self.call.hub
+                )
                 held = await self._ask(send)
         except ClientGone:
             self.http_status = CLIENT_CLOSED
@@ -87,6 +93,22 @@ class Exchange:
         else:
             self.http_status = 503
             await self._send_error(send, _NOT_COMMITTED)
+
+    def _refuse_by_policy(self) -> None:
+        reason = self.contract.untrainable or self.call.untrainable
+        if self.caller.mode == Mode.EXACT and reason == "media":
+            raise Refusal(
+                400,
+                "Images and other media cannot be served in exact mode, where prompts are tokens: send text only, or "
+                "set the policy's mode to observe.",
+                code="media_in_exact_mode",
+            )
+        if self.caller.untrainable == Untrainable.REFUSE and reason is not None:
+            raise Refusal(
+                400,
+                f"This request cannot be trained on ({reason}) and the policy refuses such requests.",
+                code="untrainable_request",
+            )
 
     async def _fail(self, send: asgi.Send, error: UpstreamFailed) -> None:
         self.http_status = error.status
@@ -120,8 +142,12 @@ class Exchange:
         self.engine = engine
         self.capture = Capture()
         body = dict(self.contract.body, model=self.caller.model)
+        window = engine.capabilities.get("max_model_len")
+        if self.caller.mode == Mode.EXACT and engine.capabilities.get("exact_tokens"):
+            await self._splice(engine, body, window)
         if self.caller.policy_kind == PolicyKind.TRAIN:
-            self.clamped = contract.clamp_max_tokens(body, engine.capabilities.get("max_model_len"))
+            taken = len(self.prompt.tokens) if self.prompt is not None else 0
+            self.clamped = contract.clamp_max_tokens(body, window and window - taken)
         if engine.kind == "vllm":
             hub.add_capture(body)
         try:
@@ -144,6 +170,18 @@ class Exchange:
         if self.capture.finish_reason == "abort":
             raise _aborted()
         return held
+
+    async def _splice(self, engine: EngineView, body: dict[str, Any], window: int | None) -> None:
+        """Gives the engine the exact prompt, where the request continues a recorded turn [I1]."""
+        if self.prompt is None:
+            client = self.services.watch.client
+            self.prompt = await history.exact_prompt(client, engine, body, self.match, self.caller.history)
+        if self.prompt is None:
+            return
+        if window and len(self.prompt.tokens) >= window:
+            raise _overflow(window, len(self.prompt.tokens))
+        if self.prompt.spliced:
+            body["kv_transfer_params"] = {"prompt_token_ids": self.prompt.tokens}
 
     async def _whole(self, response: Any) -> bytes:
         reply = self.call.to_hub(upstream.parse(await response.read()))
@@ -200,6 +238,8 @@ class Exchange:
         try:
             draft = build_draft(self, status, error)
             summary = await asyncio.wrap_future(self.services.writer.submit(draft))
+            if summary.parent is not None:
+                self.services.histories.remember(summary.parent)
         except Exception as failure:  # whatever it is, the caller must not be told that its call is on record
             metrics.commit_failures.inc()
             log.error(
@@ -229,6 +269,17 @@ class Exchange:
             return
         extra = [(b"retry-after", error.retry_after.encode("latin-1"))] if error.retry_after else []
         await asgi.send_json(send, error.status, self.dialect.error(failure), *extra)
+
+
+def _overflow(window: int, taken: int) -> UpstreamFailed:
+    """In the words of OpenAI's own error, which harnesses look for when they decide to compact."""
+    return UpstreamFailed(
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {taken} tokens. "
+        "Please reduce the length of the messages.",
+        status=400,
+        code="context_length_exceeded",
+        retryable=False,
+    )
 
 
 def _aborted() -> UpstreamFailed:
