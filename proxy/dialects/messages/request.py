@@ -119,6 +119,8 @@ def _read_thinking(body: dict[str, Any], request: dict[str, Any], ignored: Ignor
     ignored.fields(thinking, frozenset(), "thinking")
     if kind in ("enabled", "disabled"):
         request["chat_template_kwargs"] = {"enable_thinking": kind == "enabled"}
+    elif kind is not None:
+        ignored.add("thinking.type")
     wanted = kind not in (None, "disabled")
     config = optional(body, "output_config", dict, "an object", "") or {}
     ignored.fields(config, frozenset({"effort", "format"}), "output_config")
