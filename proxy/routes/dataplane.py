@@ -13,23 +13,27 @@ import structlog
 
 from proxy import asgi
 from proxy.auth import Caller, find_secret
-from proxy.dialects import chat
+from proxy.dialects import chat, completions, gemini
 from proxy.dialects.base import BadRequest, Dialect, Failure, Target
+from proxy.dialects.gemini import paths as gemini_paths
+from proxy.dialects.gemini.paths import GeminiPath
 from proxy.errors import ClientGone, Refusal
 from proxy.exchange import Exchange, Received
+from proxy.routes import gemini as gemini_routes
 from proxy.services import Services
 from spanlog.ids import new_id
 
 GENERATING: dict[str, Dialect] = {
     "/v1/chat/completions": chat,
+    "/v1/completions": completions,
 }
-"""POST paths that answer with a reply of the model."""
+"""POST paths that answer with a reply of the model. Gemini's name model and method: see ``gemini.paths``."""
 
 log = structlog.get_logger("proxy.calls")
 
 
 def is_data_plane(path: str) -> bool:
-    return path.startswith(("/v1/", "/r/"))
+    return path.startswith(("/v1/", "/v1beta/", "/r/"))
 
 
 class DataPlane:
@@ -40,9 +44,13 @@ class DataPlane:
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         secret, path = find_secret(scope["path"], scope["headers"])
-        dialect = GENERATING.get(path, chat)
+        google = gemini_paths.read(path, scope["query_string"])
+        dialect = gemini if google else GENERATING.get(path, chat)
         try:
-            await self._route(secret, path, scope, receive, send)
+            if google:
+                await self._route_gemini(secret or google.key, path, google, scope, receive, send)
+            else:
+                await self._route(secret, path, scope, receive, send)
         except Refusal as refusal:
             await _refuse(send, dialect, refusal)
         except ClientGone:
@@ -62,13 +70,42 @@ class DataPlane:
             served = ", ".join([*GENERATING, "/v1/models"])
             raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
 
+    async def _route_gemini(
+        self,
+        secret: str | None,
+        path: str,
+        google: GeminiPath,
+        scope: asgi.Scope,
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        if not google.known:
+            served = "models, and generateContent, streamGenerateContent and countTokens of a model"
+            raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
+        _require_method(scope, "GET" if google.method is None else "POST", path)
+        caller = await self._services.keys.caller(secret)
+        if google.method is None:
+            await gemini_routes.send_models(self._services, caller, google, send)
+        elif google.method == "countTokens":
+            await gemini_routes.count_tokens(self._services, caller, google, scope, receive, send)
+        else:
+            await self._generate(gemini, caller, scope, receive, send, google)
+
     async def _generate(
-        self, dialect: Dialect, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+        self,
+        dialect: Dialect,
+        caller: Caller,
+        scope: asgi.Scope,
+        receive: asgi.Receive,
+        send: asgi.Send,
+        google: GeminiPath | None = None,
     ) -> None:
         started_at, started = time.time(), time.monotonic()
         services = self._services
         raw = await asgi.read_body(scope, receive, services.settings.max_body_bytes)
         target = Target(span_id=new_id("spn", started_at), created_at=started_at)
+        if google:
+            target = google.target(target)
         try:
             call = dialect.decode(raw, target)
         except BadRequest as error:
