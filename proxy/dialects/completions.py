@@ -42,7 +42,9 @@ def decode(raw: bytes, target: Target) -> CompletionCall:
         ("stream_options", dict, "an object"),
     )
     if request.get("prompt_embeds") is not None:
-        raise BadRequest("'prompt_embeds' is not served: the span could not hold what the model saw.", "prompt_embeds")
+        raise BadRequest(
+            "'prompt_embeds' is not served: the span could not hold what the model saw.", "prompt_embeds"
+        )
     return CompletionCall(request, _prompts(request.get("prompt")))
 
 
@@ -83,7 +85,9 @@ class CompletionCall:
                 values = logprobs["token_logprobs"][echoed:]
                 logprobs["content"] = [{"logprob": value} for value in values]
                 if echoed and not values:
-                    choice["token_ids"] = []  # max_tokens was 0: vLLM samples one token and withholds its text
+                    choice[
+                        "token_ids"
+                    ] = []  # max_tokens was 0: vLLM samples one token and withholds its text
             if echoed:
                 self._prefixes[index] = self._prompt_text(index, logprobs, echoed)
         return document
@@ -131,9 +135,12 @@ def _prompts(prompt: Any) -> list[Any]:
     if isinstance(prompt, str) or _is_ids(prompt):
         return [prompt]
     if isinstance(prompt, list) and prompt:
-        if all(isinstance(one, str) for one in prompt) or all(map(_is_ids, prompt)):
+        texts = all(isinstance(one, str) for one in prompt)
+        if texts or all(map(_is_ids, prompt)):
             return prompt
-    raise BadRequest("'prompt' must be a string, an array of token ids, or an array of one kind of these.", "prompt")
+    raise BadRequest(
+        "'prompt' must be a string, an array of token ids, or an array of one kind of these.", "prompt"
+    )
 
 
 def _is_ids(prompt: Any) -> bool:

@@ -36,7 +36,10 @@ def read_system(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         return {"role": "system", "content": value} if value else None
     where = "systemInstruction"
-    parts = [proto.fields(part, f"{where}.parts") for part in proto.items(proto.fields(value, where), "parts", where)]
+    parts = [
+        proto.fields(part, f"{where}.parts")
+        for part in proto.items(proto.fields(value, where), "parts", where)
+    ]
     texts = [proto.text(part, "text", f"{where}.parts") for part in parts]
     if any(text is None for text in texts):
         raise BadRequest("'systemInstruction' may hold text only.", where)
@@ -67,7 +70,10 @@ class _History:
     def add(self, value: Any, where: str) -> None:
         content = proto.fields(value, where)
         role = content.get("role", "user")
-        parts = [self._part(part, f"{where}.parts[{i}]") for i, part in enumerate(proto.items(content, "parts", where))]
+        parts = [
+            self._part(part, f"{where}.parts[{i}]")
+            for i, part in enumerate(proto.items(content, "parts", where))
+        ]
         if role == "model":
             self._add_model(parts, where)
         elif role in ("user", "function", "tool"):
@@ -95,7 +101,9 @@ class _History:
             if part.get("thought") is True and "text" in part:
                 message["reasoning_content"] = message.get("reasoning_content", "") + part["text"]
             elif "functionCall" in part:
-                message.setdefault("tool_calls", []).append(self._call(part["functionCall"], f"{where}.functionCall"))
+                message.setdefault("tool_calls", []).append(
+                    self._call(part["functionCall"], f"{where}.functionCall")
+                )
             else:
                 message["content"] = (message["content"] or "") + _model_text(part, where)
         if message.get("tool_calls"):
@@ -137,7 +145,9 @@ class _History:
         name = proto.text(response, "name", where) or ""
         call_id = self._find_call(proto.text(response, "id", where), name)
         if call_id is None:
-            message = "Please ensure that function response turn comes immediately after a function call turn."
+            message = (
+                "Please ensure that function response turn comes immediately after a function call turn."
+            )
             raise BadRequest(f"{message} ('{name}' answers no call.)", where)
         del self._waiting[call_id]
         content = [{"type": "text", "text": _result(response.get("response", {}), where)}]

@@ -9,7 +9,9 @@ from urllib.parse import parse_qs
 from proxy.dialects.base import Target
 
 _METHODS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
-_PATH = re.compile(r"/(?:v1beta|v1)/(?P<collection>models|tunedModels)(?:/(?P<model>.+?))?(?::(?P<method>[A-Za-z]+))?")
+_PATH = re.compile(
+    r"/(?:v1beta|v1)/(?P<collection>models|tunedModels)(?:/(?P<model>.+?))?(?::(?P<method>[A-Za-z]+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +46,6 @@ def read(path: str, query: bytes) -> GeminiPath | None:
         method=match["method"] if match else None,
         sse=asked.get("alt") == ["sse"],
         key=asked["key"][0] if asked.get("key") else None,
-        known=match is not None and (match["method"] is None or (match["method"] in _METHODS and bool(match["model"]))),
+        known=match is not None
+        and (match["method"] is None or (match["method"] in _METHODS and bool(match["model"]))),
     )

@@ -151,14 +151,16 @@ class GeminiCall:
     def _take_logprobs(self, candidate: _Candidate, choice: Mapping[str, Any]) -> None:
         if not self._wanted.logprobs:
             return
-        entries = (choice.get("logprobs") or {}).get("content") or ()
+        entries: list[dict[str, Any]] = (choice.get("logprobs") or {}).get("content") or []
         ids = choice.get("token_ids") or ()
         for place, entry in enumerate(entries):
             chosen = _logprob(entry)
             if len(ids) == len(entries):
                 chosen["tokenId"] = ids[place]
             candidate.logprobs.append(chosen)
-            candidate.top_logprobs.append({"candidates": [_logprob(top) for top in entry.get("top_logprobs") or ()]})
+            candidate.top_logprobs.append(
+                {"candidates": [_logprob(top) for top in entry.get("top_logprobs") or ()]}
+            )
             if isinstance(entry["logprob"], int | float):
                 candidate.total += entry["logprob"]
                 candidate.count += 1

@@ -37,7 +37,13 @@ _GENERATION = frozenset(
     }
 )
 _DECLARATION = frozenset({"name", "description", "parameters", "parametersJsonSchema"})
-_TOOL_CHOICES = {"AUTO": "auto", "MODE_UNSPECIFIED": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none"}
+_TOOL_CHOICES = {
+    "AUTO": "auto",
+    "MODE_UNSPECIFIED": "auto",
+    "VALIDATED": "auto",
+    "ANY": "required",
+    "NONE": "none",
+}
 _LEVELS = frozenset({"minimal", "low", "medium", "high"})
 
 
@@ -146,12 +152,17 @@ def _add_response_format(request: dict[str, Any], config: dict[str, Any]) -> Non
     if mime == "text/x.enum" and isinstance(schema, dict) and schema.get("enum"):
         request["structured_outputs"] = {"choice": schema["enum"]}
     elif mime != "application/json":
-        message = f"'{where}.responseMimeType' must be application/json, or text/x.enum with an enum, for a schema."
+        message = (
+            f"'{where}.responseMimeType' must be application/json, or text/x.enum with an enum, for a schema."
+        )
         raise BadRequest(message, f"{where}.responseMimeType")
     elif schema is None:
         request["response_format"] = {"type": "json_object"}
     else:
-        request["response_format"] = {"type": "json_schema", "json_schema": {"name": "response", "schema": schema}}
+        request["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "response", "schema": schema},
+        }
 
 
 def _add_thinking(request: dict[str, Any], config: dict[str, Any], ignored: set[str]) -> bool:
@@ -162,7 +173,9 @@ def _add_thinking(request: dict[str, Any], config: dict[str, Any], ignored: set[
     if level in _LEVELS:
         request["reasoning_effort"] = level
     elif level not in ("", "thinking_level_unspecified"):
-        raise BadRequest(f"Invalid value at '{where}.thinkingLevel': {level!r:.40}.", f"{where}.thinkingLevel")
+        raise BadRequest(
+            f"Invalid value at '{where}.thinkingLevel': {level!r:.40}.", f"{where}.thinkingLevel"
+        )
     if proto.integer(thinking, "thinkingBudget", where) == 0:
         request["reasoning_effort"] = "none"
     elif "thinkingBudget" in thinking:

@@ -31,7 +31,9 @@ def json_schema(value: Any, where: str, depth: int = 0) -> dict[str, Any]:
         elif key == "items":
             found[key] = json_schema(inner, f"{where}.items", depth + 1)
         elif key in ("anyOf", "prefixItems"):
-            found[key] = [json_schema(one, f"{where}.{key}", depth + 1) for one in proto.items(schema, key, where)]
+            found[key] = [
+                json_schema(one, f"{where}.{key}", depth + 1) for one in proto.items(schema, key, where)
+            ]
         elif key in _COUNTS:
             found[key] = proto.integer(schema, key, where)
         elif key not in _ONLY_FOR_GOOGLE:
