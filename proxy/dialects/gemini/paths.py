@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs
 
 from proxy.dialects.base import Target
@@ -24,7 +24,7 @@ class GeminiPath:
     """None: the path names a model or the list of them."""
     sse: bool
     """``alt=sse`` was given; a stream is one JSON array without it."""
-    key: str | None
+    key: str | None = field(repr=False)
     """The query parameter of that name. A secret: it goes into no log, message or span."""
     known: bool
     """False for paths under ``/v1beta/`` that this proxy has no use for."""
