@@ -14,26 +14,43 @@ import structlog
 
 from proxy import asgi
 from proxy.auth import Caller, find_secret
+<<<<<<< HEAD
 from proxy.dialects import chat, messages
+=======
+from proxy.dialects import chat, completions, gemini
+>>>>>>> h-gemini
 from proxy.dialects.base import BadRequest, Dialect, Failure, Target
+from proxy.dialects.gemini import paths as gemini_paths
+from proxy.dialects.gemini.paths import GeminiPath
 from proxy.errors import ClientGone, Refusal
 from proxy.exchange import Exchange, Received
+<<<<<<< HEAD
 from proxy.routes.counting import count_tokens
+=======
+from proxy.routes import gemini as gemini_routes
+>>>>>>> h-gemini
 from proxy.services import Services
 from spanlog.ids import new_id
 
 GENERATING: dict[str, Dialect] = {
     "/v1/chat/completions": chat,
+<<<<<<< HEAD
     "/v1/messages": messages,
 }
 """POST paths that answer with a reply of the model."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
+=======
+    "/v1/completions": completions,
+}
+"""POST paths that answer with a reply of the model. Gemini's name model and method: see ``gemini.paths``."""
+>>>>>>> h-gemini
 
 log = structlog.get_logger("proxy.calls")
 
 
 def is_data_plane(path: str) -> bool:
+<<<<<<< HEAD
     return path.startswith(("/v1/", "/r/")) or normal_path(path) != path
 
 
@@ -46,6 +63,9 @@ def normal_path(path: str) -> str:
 
 def _is_served(path: str) -> bool:
     return path in GENERATING or path in (COUNT_TOKENS, MODELS) or path.startswith(f"{MODELS}/")
+=======
+    return path.startswith(("/v1/", "/v1beta/", "/r/"))
+>>>>>>> h-gemini
 
 
 class DataPlane:
@@ -56,13 +76,21 @@ class DataPlane:
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         secret, path = find_secret(scope["path"], scope["headers"])
+<<<<<<< HEAD
         path = normal_path(path)
         if scope["method"] == "HEAD":
             await asgi.start(send, 200, asgi.JSON, (b"content-length", b"0"))
             await send({"type": "http.response.body"})
             return
+=======
+        google = gemini_paths.read(path, scope["query_string"])
+        dialect = gemini if google else GENERATING.get(path, chat)
+>>>>>>> h-gemini
         try:
-            await self._route(secret, path, scope, receive, send)
+            if google:
+                await self._route_gemini(secret or google.key, path, google, scope, receive, send)
+            else:
+                await self._route(secret, path, scope, receive, send)
         except Refusal as refusal:
             await _refuse(send, _dialect_of(path, scope), refusal)
         except ClientGone:
@@ -89,13 +117,42 @@ class DataPlane:
             served = ", ".join([*GENERATING, COUNT_TOKENS, MODELS])
             raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
 
+    async def _route_gemini(
+        self,
+        secret: str | None,
+        path: str,
+        google: GeminiPath,
+        scope: asgi.Scope,
+        receive: asgi.Receive,
+        send: asgi.Send,
+    ) -> None:
+        if not google.known:
+            served = "models, and generateContent, streamGenerateContent and countTokens of a model"
+            raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
+        _require_method(scope, "GET" if google.method is None else "POST", path)
+        caller = await self._services.keys.caller(secret)
+        if google.method is None:
+            await gemini_routes.send_models(self._services, caller, google, send)
+        elif google.method == "countTokens":
+            await gemini_routes.count_tokens(self._services, caller, google, scope, receive, send)
+        else:
+            await self._generate(gemini, caller, scope, receive, send, google)
+
     async def _generate(
-        self, dialect: Dialect, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+        self,
+        dialect: Dialect,
+        caller: Caller,
+        scope: asgi.Scope,
+        receive: asgi.Receive,
+        send: asgi.Send,
+        google: GeminiPath | None = None,
     ) -> None:
         started_at, started = time.time(), time.monotonic()
         services = self._services
         raw = await asgi.read_body(scope, receive, services.settings.max_body_bytes)
         target = Target(span_id=new_id("spn", started_at), created_at=started_at)
+        if google:
+            target = google.target(target)
         try:
             call = dialect.decode(raw, target)
         except BadRequest as error:
