@@ -21,46 +21,41 @@ LAST = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """What a reply is told by beside its hash, as it was sampled or as a request's history repeats it."""
+
+    ids: frozenset[str] = frozenset()
+    """Of its tool calls."""
+    text: str | None = None
+    """Canonical; null if there is none."""
+    reasoning: str | None = None
+    """Null if there is none."""
+    calls: bool = False
+    """Whether it has tool calls: then the hash says nothing of its text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A recorded turn whose history and reply have a hash that was looked for."""
 
     id: str
     context_hash: str
-    tool_call_ids: tuple[str, ...]
+    reply: Echo
+    """As it was sampled."""
     ended_at: float
     finish_reason: str | None
     stop_reason: str | None
-    text: str | None = None
-    """The reply's canonical text; null if it had none."""
-    reasoning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
-    """A reply as a request's history repeats it."""
-
-    ids: frozenset[str] = frozenset()
-    """Of its tool calls."""
-    text: str | None = None
-    """Canonical; null if the harness sent none."""
-    reasoning: str | None = None
-    """Null if the harness sent none."""
-    calls: bool = False
-    """Whether it has tool calls: then the hash says nothing of its text."""
+def read_echo(message: Mapping[str, Any]) -> Echo:
+    """Of an assistant's message."""
+    calls = bool(canonical_calls(message))
+    return Echo(frozenset(call_ids(message)), reply_text(message), reply_reasoning(message), calls)
 
 
 def echoed(messages: Sequence[Mapping[str, Any]]) -> list[Echo]:
     """The replies in a hub request's history, the last one first."""
-    return [
-        Echo(
-            frozenset(call_ids(message)),
-            reply_text(message),
-            reply_reasoning(message),
-            bool(canonical_calls(message)),
-        )
-        for message in reversed(messages)
-        if is_reply(message)
-    ]
+    return [read_echo(message) for message in reversed(messages) if is_reply(message)]
 
 
 def find_candidates(conn: Connection, rollout_id: str, hashes: Sequence[str]) -> list[Candidate]:
@@ -101,16 +96,8 @@ def _find(conn: Connection, rollout_id: str, hashes: Sequence[str]) -> list[Cand
 def _candidate(row: Any) -> Candidate:
     reply = None if row.data is None else json.loads(unpack(row.codec, row.data))
     message = (reply or {}).get("message") or {}
-    return Candidate(
-        row.id,
-        row.context_hash,
-        call_ids(message),
-        row.ended_at,
-        row.finish_reason,
-        row.stop_reason,
-        reply_text(message),
-        reply_reasoning(message),
-    )
+    echo = read_echo(message) if message else Echo()
+    return Candidate(row.id, row.context_hash, echo, row.ended_at, row.finish_reason, row.stop_reason)
 
 
 def choose(
@@ -126,18 +113,18 @@ def choose(
     for candidate in candidates:
         by_hash.setdefault(candidate.context_hash, []).append(candidate)
     for hash, echo in zip(hashes_longest_first, echoes, strict=True):
-        equal = [found for found in by_hash.get(hash, ()) if is_unaltered(found.text, echo)]
+        equal = [found for found in by_hash.get(hash, ()) if is_unaltered(found.reply, echo)]
         if equal:
-            return max(equal, key=lambda found: (*likeness(found, echo), found.ended_at, found.id))
+            return max(equal, key=lambda found: (*likeness(found.reply, echo), found.ended_at, found.id))
     return None
 
 
-def is_unaltered(text: str | None, echo: Echo) -> bool:
-    """Whether a reply with this text can have been echoed thus: text beside a tool call is repeated, or dropped."""
-    return not echo.calls or echo.text is None or echo.text == text
+def is_unaltered(said: Echo, echo: Echo) -> bool:
+    """Whether the reply can have been echoed thus: text beside a tool call is repeated, or dropped."""
+    return not echo.calls or echo.text is None or echo.text == said.text
 
 
-def likeness(found: Candidate, echo: Echo) -> tuple[int, bool, bool]:
-    """How much beside the hash speaks for this turn; greater is more."""
-    same_ids = len(echo.ids.intersection(found.tool_call_ids))
-    return same_ids, echo.text == found.text, echo.reasoning is not None and echo.reasoning == found.reasoning
+def likeness(said: Echo, echo: Echo) -> tuple[int, bool, bool]:
+    """How much beside the hash speaks for a turn with this reply; greater is more."""
+    same_reasoning = echo.reasoning is not None and echo.reasoning == said.reasoning
+    return len(echo.ids & said.ids), echo.text == said.text, same_reasoning

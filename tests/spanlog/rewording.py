@@ -74,7 +74,7 @@ def _reword(draw: st.DrawFn, message: Message, renamed: bool) -> Message:
     if role == "tool" and renamed:
         message["tool_call_id"] = message["tool_call_id"].replace("_", "")
     if isinstance(message["content"], str) and draw(st.booleans()):
-        part = {"type": "text", "text": message["content"]}
+        part: dict[str, Any] = {"type": "text", "text": message["content"]}
         if draw(st.booleans()):
             part["cache_control"] = {"type": "ephemeral"}
         message["content"] = [part, {"type": "text", "text": ""}] if draw(st.booleans()) else [part]

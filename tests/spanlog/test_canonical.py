@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spanlog.canonical import (
@@ -30,11 +30,14 @@ ANY_JSON = st.recursive(
     max_leaves=8,
 )
 
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 
 def last(messages: list[Message], key: bytes = KEY) -> str:
     return context_hashes(key, messages)[-1]
 
 
+@UNHURRIED
 @given(conversations().flatmap(lambda plain: st.tuples(st.just(plain), reworded(plain), reworded(plain))))
 def test_a_history_written_anew_has_the_hashes_of_the_first(histories: tuple[list[Message], ...]) -> None:
     plain, once, again = histories
@@ -42,6 +45,7 @@ def test_a_history_written_anew_has_the_hashes_of_the_first(histories: tuple[lis
     assert context_hashes(KEY, again) == context_hashes(KEY, once)
 
 
+@UNHURRIED
 @given(conversations().flatmap(lambda plain: st.tuples(st.just(plain), reworded(plain))))
 def test_a_turn_is_found_by_the_hash_of_its_request_and_reply(histories: tuple[list[Message], ...]) -> None:
     plain, sent = histories
@@ -52,12 +56,14 @@ def test_a_turn_is_found_by_the_hash_of_its_request_and_reply(histories: tuple[l
     assert len(context_hashes(KEY, request)) == len(request)
 
 
+@UNHURRIED
 @given(conversations().flatmap(lambda plain: st.tuples(st.just(plain), altered(plain).flatmap(reworded))))
 def test_a_history_that_means_something_else_has_another_hash(histories: tuple[list[Message], ...]) -> None:
     plain, other = histories
     assert last(other) != last(plain)
 
 
+@UNHURRIED
 @given(conversations(), st.data())
 def test_hashes_roll_a_prefix_has_the_hashes_of_the_whole(
     messages: list[Message], data: st.DataObject
@@ -68,6 +74,7 @@ def test_hashes_roll_a_prefix_has_the_hashes_of_the_whole(
     assert len(set(hashes)) == len(hashes)
 
 
+@UNHURRIED
 @given(st.dictionaries(FIELDS, ANY_JSON))
 def test_no_json_is_too_odd(message: dict[str, Any]) -> None:
     canonical_message(message)

@@ -6,12 +6,12 @@ import itertools
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanlog.canonical import context_hashes, context_key, extend_hash
 from spanlog.drafts import SpanDraft, encode_draft
-from spanlog.matching import FIRST, Candidate, Echo, choose, echoed, find_candidates
+from spanlog.matching import FIRST, Candidate, Echo, choose, echoed, find_candidates, read_echo
 from spanlog.writer import write_spans
 from tests.spanlog.rewording import Message
 from tests.spanlog.world import START, World
@@ -43,15 +43,8 @@ def found(id: str, messages: list[Message], **fields: Any) -> Candidate:
     """The last of the messages as a recorded turn."""
     *request, said = messages
     values: dict[str, Any] = {"ended_at": 1.0, "finish_reason": "stop", "stop_reason": None} | fields
-    echo = echoed([said])[0]
-    return Candidate(
-        id,
-        extend_hash(context_hashes(KEY, request)[-1], said),
-        tuple(one["id"] for one in said.get("tool_calls", ())),
-        text=echo.text,
-        reasoning=echo.reasoning,
-        **values,
-    )
+    context = extend_hash(context_hashes(KEY, request)[-1], said)
+    return Candidate(id, context, read_echo(said), **values)
 
 
 def chosen(candidates: list[Candidate], messages: list[Message]) -> str | None:
@@ -98,6 +91,7 @@ def test_text_beside_a_call_may_be_dropped_and_not_altered() -> None:
     assert chosen(candidates, [user("hi"), reply("other text", call("c1"))]) is None
 
 
+@settings(deadline=None)
 @given(
     st.permutations(range(6)),
     st.sets(st.sampled_from(["c0", "c1", "c2"])),
@@ -107,7 +101,14 @@ def test_the_choice_does_not_depend_on_the_order_of_the_candidates(
     order: list[int], ids: set[str], text: str | None
 ) -> None:
     some = [
-        Candidate(f"s{number}", "h", (f"c{number % 3}",), float(number // 2), None, None, "tu"[number % 2])
+        Candidate(
+            f"s{number}",
+            "h",
+            Echo(frozenset([f"c{number % 3}"]), "tu"[number % 2], None, True),
+            float(number // 2),
+            None,
+            None,
+        )
         for number in range(6)
     ]
     echo = Echo(frozenset(ids), text or None, None, True)
@@ -145,6 +146,6 @@ def test_turns_are_found_by_hash_with_what_the_choice_needs(world: World) -> Non
         whole, bare = sorted(find_candidates(conn, one, [wanted]), key=lambda found: ids.index(found.id))
         far = find_candidates(conn, one, [*(f"x{number}" for number in range(FIRST)), wanted])
         assert find_candidates(conn, one, []) == []
-    assert whole == Candidate(ids[0], wanted, ("c1",), START + 1, None, None, "text", "because")
-    assert (bare.id, bare.tool_call_ids, bare.text) == (ids[7], (), None)
+    assert whole == Candidate(ids[0], wanted, read_echo(said), START + 1, None, None)
+    assert (bare.id, bare.reply) == (ids[7], Echo())
     assert {found.id for found in far} == {ids[0], ids[7]}
