@@ -11,9 +11,9 @@ from typing import Any
 
 import structlog
 
-from proxy import asgi
+from proxy import asgi, stored
 from proxy.auth import Caller, find_secret
-from proxy.dialects import chat
+from proxy.dialects import chat, responses
 from proxy.dialects.base import BadRequest, Dialect, Failure, Target
 from proxy.errors import ClientGone, Refusal
 from proxy.exchange import Exchange, Received
@@ -22,8 +22,11 @@ from spanlog.ids import new_id
 
 GENERATING: dict[str, Dialect] = {
     "/v1/chat/completions": chat,
+    "/v1/responses": responses,
 }
 """POST paths that answer with a reply of the model."""
+RESPONSES = "/v1/responses/"
+"""Paths of stored responses begin with it."""
 
 log = structlog.get_logger("proxy.calls")
 
@@ -40,7 +43,7 @@ class DataPlane:
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         secret, path = find_secret(scope["path"], scope["headers"])
-        dialect = GENERATING.get(path, chat)
+        dialect = responses if path.startswith(RESPONSES) else GENERATING.get(path, chat)
         try:
             await self._route(secret, path, scope, receive, send)
         except Refusal as refusal:
@@ -58,6 +61,14 @@ class DataPlane:
         elif path == "/v1/models" or path.startswith("/v1/models/"):
             _require_method(scope, "GET", "/v1/models")
             await self._models(await keys.caller(secret), path, send)
+        elif path.startswith(RESPONSES):
+            _require_method(scope, "GET", path)
+            caller = await keys.caller(secret)
+            body = await stored.response(
+                path.removeprefix(RESPONSES), caller.rollout_id, self._services.database
+            )
+            await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(body)))
+            await send({"type": "http.response.body", "body": body})
         else:
             served = ", ".join([*GENERATING, "/v1/models"])
             raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
@@ -71,6 +82,7 @@ class DataPlane:
         target = Target(span_id=new_id("spn", started_at), created_at=started_at)
         try:
             call = dialect.decode(raw, target)
+            await stored.complete(call, caller.rollout_id, services.database)
         except BadRequest as error:
             raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
         try:
