@@ -11,7 +11,7 @@ import time
 
 import structlog
 
-from proxy import asgi
+from proxy import asgi, stored
 from proxy.auth import Caller
 from proxy.dialects.base import BadRequest, Dialect, Failure, Target
 from proxy.errors import ClientGone, Refusal
@@ -59,6 +59,10 @@ class DataPlane:
             await self._generate(route, caller, scope, receive, send)
         elif route.kind == Kind.COUNT:
             await count_tokens(self._services, caller, route, scope, receive, send)
+        elif route.kind == Kind.STORED:
+            body = await stored.response(route.stored, caller.rollout_id, self._services.database)
+            await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(body)))
+            await send({"type": "http.response.body", "body": body})
         else:
             await asgi.send_json(send, 200, list_models(self._services, caller, route))
 
@@ -71,6 +75,7 @@ class DataPlane:
         target = Target(span_id=new_id("spn", started_at), created_at=started_at)
         try:
             call = route.dialect.decode(raw, route.google.target(target) if route.google else target)
+            await stored.complete(call, caller.rollout_id, services.database)
         except BadRequest as error:
             raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
         received = Received(target.span_id, started_at, raw, route.dialect, call)

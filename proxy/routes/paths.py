@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from proxy.auth import Headers, find_secret
-from proxy.dialects import chat, completions, gemini, messages
+from proxy.dialects import chat, completions, gemini, messages, responses
 from proxy.dialects.base import Dialect
 from proxy.dialects.gemini import paths as gemini_paths
 from proxy.dialects.gemini.paths import GeminiPath
@@ -15,8 +15,11 @@ GENERATING: dict[str, Dialect] = {
     "/v1/chat/completions": chat,
     "/v1/completions": completions,
     "/v1/messages": messages,
+    "/v1/responses": responses,
 }
 """POST paths that answer with a reply of the model. Gemini's name model and method: see ``gemini.paths``."""
+RESPONSES = "/v1/responses/"
+"""Paths of stored responses begin with it."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 GEMINI_SERVED = "/v1beta/models/{model}:generateContent, :streamGenerateContent, :countTokens"
@@ -28,10 +31,11 @@ class Kind(Enum):
     GENERATE = "generate"
     COUNT = "count"
     MODELS = "models"
+    STORED = "stored"
     UNKNOWN = "unknown"
 
 
-METHODS = {Kind.GENERATE: "POST", Kind.COUNT: "POST", Kind.MODELS: "GET"}
+METHODS = {Kind.GENERATE: "POST", Kind.COUNT: "POST", Kind.MODELS: "GET", Kind.STORED: "GET"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Route:
     model: str | None = None
     """Models: the one asked for; null for the list."""
     google: GeminiPath | None = None
+    stored: str = ""
+    """Id of the stored response that is asked for."""
 
 
 def is_data_plane(path: str) -> bool:
@@ -60,6 +66,8 @@ def find_route(path: str, query: bytes, headers: Headers) -> Route:
         return Route(_google_kind(google), gemini, path, secret or google.key, google.model, google)
     if generating := GENERATING.get(path):
         return Route(Kind.GENERATE, generating, path, secret)
+    if path.startswith(RESPONSES):
+        return Route(Kind.STORED, responses, path, secret, stored=path.removeprefix(RESPONSES))
     anthropic = any(name == b"anthropic-version" for name, _ in headers)
     if path == COUNT_TOKENS:
         return Route(Kind.COUNT, messages, path, secret)
@@ -80,11 +88,11 @@ def served(route: Route) -> str:
     """The paths to name where one is unknown."""
     if route.google:
         return f"/v1beta/models, {GEMINI_SERVED}"
-    return ", ".join([*GENERATING, COUNT_TOKENS, MODELS])
+    return ", ".join([*GENERATING, f"{RESPONSES}{{id}}", COUNT_TOKENS, MODELS])
 
 
 def _is_served(path: str) -> bool:
-    return path in GENERATING or path in (COUNT_TOKENS, MODELS) or path.startswith(f"{MODELS}/")
+    return path in GENERATING or path in (COUNT_TOKENS, MODELS) or path.startswith((f"{MODELS}/", RESPONSES))
 
 
 def _google_kind(google: GeminiPath) -> Kind:
