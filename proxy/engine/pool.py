@@ -122,7 +122,8 @@ class Pool:
     async def use(
         self, policy_id: str, rollout_id: str, avoid: str | None = None
     ) -> AsyncIterator[EngineView]:
-        """The engine for one call, counted as busy meanwhile. ``avoid``: one that just failed, taken only if alone.
+        """The engine for one call, counted as busy meanwhile. ``avoid``: one that just failed, taken only if
+        no other has room.
 
         Waits while all engines have as many calls as they may. Raises Refusal: 503 where the policy has no engine that
         takes traffic, 429 where the queue is full or the wait too long.
@@ -213,16 +214,16 @@ class Pool:
         serving = [e for e in self.engines.values() if e.policy_id == policy_id and e.state in _SERVING]
         # Several proxies share the rows: one that reaches an engine keeps it ready for those that do not.
         serving = [e for e in serving if e.failures < FAILURES_UNTIL_GONE] or serving
-        serving = [e for e in serving if e.id != avoid] or serving
         if not serving:
             raise Refusal(503, self._why_none(policy_id), code="no_engine", retry_after=RETRY_AFTER_S)
-        idlest = min(serving, key=lambda e: e.in_flight)
-        if idlest.in_flight >= self._limits.engine_calls:
+        serving = [e for e in serving if e.in_flight < self._limits.engine_calls]
+        if not serving:
             return None
+        serving = [e for e in serving if e.id != avoid] or serving
+        idlest = min(serving, key=lambda e: e.in_flight)
         own = self._affinity.get(rollout_id)
-        most = min(idlest.in_flight + AFFINITY_SLACK, self._limits.engine_calls - 1)
         for engine in serving:
-            if engine.id == own and engine.in_flight <= most:
+            if engine.id == own and engine.in_flight <= idlest.in_flight + AFFINITY_SLACK:
                 self._affinity.move_to_end(rollout_id)
                 return engine
         self._affinity[rollout_id] = idlest.id
