@@ -13,7 +13,7 @@ from proxy import asgi
 from proxy.auth import KeyRing
 from proxy.capture import StallWatch
 from proxy.engine.health import EngineWatch
-from proxy.engine.pool import Pool
+from proxy.engine.pool import Limits, Pool
 from proxy.history import Histories
 from proxy.metrics import Metrics
 from proxy.routes import engines, groups, health, policies, rollouts, steps
@@ -116,9 +116,10 @@ async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
 
 def _make_services(settings: Settings, database: Database) -> Services:
     admin, runner = settings.admin_key, settings.runner_key
-    pool, metrics, writer = Pool(), Metrics(), SpanWriter(database, guard_s=settings.version_guard_s)
+    limits = Limits(settings.engine_calls, settings.queue_calls, settings.queue_wait_s)
+    pool, metrics, writer = Pool(limits), Metrics(), SpanWriter(database, guard_s=settings.version_guard_s)
     metrics.watch_queue(lambda: writer.queue_depth)
-    metrics.watch_engines(pool.states)
+    metrics.watch_engines(pool.states, pool.waiting)
     return Services(
         settings=settings,
         database=database,

@@ -24,6 +24,8 @@ from proxy.dialects.base import Call, Dialect, Failure
 from proxy.draft import build_draft
 from proxy.engine.pool import EngineView
 from proxy.errors import ClientGone, Refusal, UpstreamFailed
+from proxy.outlet import Outlet
+from proxy.patience import Patience
 from proxy.services import Services
 from spanlog.states import Mode, PolicyKind, SpanStatus, Untrainable
 
@@ -64,17 +66,17 @@ class Exchange:
         self.engine: EngineView | None = None
         self.clamped: list[str] = []
         self.http_status = 200
-        self._headers_sent = False
 
     async def run(self, receive: asgi.Receive, send: asgi.Send) -> None:
         """Answers the call. Raises Refusal where nothing was asked of any engine."""
         self._refuse_by_policy()
+        out = Outlet(send, getattr(self.call, "stream_type", asgi.EVENT_STREAM))
         try:
             async with asgi.CancelOnDisconnect(receive):
                 self.match = await self.services.histories.match(
                     self.caller.rollout_id, self.caller.policy_id, self.call.hub
                 )
-                held = await self._ask(send)
+                held = await self._ask(out)
         except ClientGone:
             self.http_status = CLIENT_CLOSED
             await self._commit(SpanStatus.ABORTED)
@@ -82,17 +84,17 @@ class Exchange:
         except Refusal:
             raise
         except UpstreamFailed as error:
-            await self._fail(send, error)
+            await self._fail(out, error)
             return
         except Exception:  # a fault of the proxy's own: the call is on record all the same
             log.exception("call failed", rollout=self.caller.rollout_id)
-            await self._fail(send, _INTERNAL)
+            await self._fail(out, _INTERNAL)
             return
         if await self._commit(SpanStatus.OK):
-            await self._release(send, held)
+            await self._release(out, held)
         else:
             self.http_status = 503
-            await self._send_error(send, _NOT_COMMITTED)
+            await self._send_error(out, _NOT_COMMITTED)
 
     def _refuse_by_policy(self) -> None:
         reason = self.contract.untrainable or self.call.untrainable
@@ -110,20 +112,20 @@ class Exchange:
                 code="untrainable_request",
             )
 
-    async def _fail(self, send: asgi.Send, error: UpstreamFailed) -> None:
+    async def _fail(self, out: Outlet, error: UpstreamFailed) -> None:
         self.http_status = error.status
         await self._commit(SpanStatus.REFUSED if error.status < 500 else SpanStatus.UPSTREAM_ERROR, error)
-        await self._send_error(send, error)
+        await self._send_error(out, error)
 
-    async def _ask(self, send: asgi.Send) -> bytes:
+    async def _ask(self, out: Outlet) -> bytes:
         """Tries engines until one has replied; returns what is held back until the commit."""
         settings, pool = self.services.settings, self.services.pool
         avoid: str | None = None
         failure: UpstreamFailed | None = None
         for attempt in range(1, settings.upstream_tries + 1):
             try:
-                with pool.use(self.caller.policy_id, self.caller.rollout_id, avoid) as engine:
-                    return await self._attempt(engine, send)
+                async with pool.use(self.caller.policy_id, self.caller.rollout_id, avoid) as engine:
+                    return await self._attempt(engine, out)
             except Refusal:
                 if failure is None:
                     raise
@@ -132,14 +134,14 @@ class Exchange:
                 failure, avoid = error, self.engine.id if self.engine else None
                 message = error.message[: upstream.LOGGED_CHARACTERS]
                 log.info("engine failed", engine=avoid, attempt=attempt, error=message)
-                if self._headers_sent or not error.retryable or attempt == settings.upstream_tries:
+                if out.begun or not error.retryable or attempt == settings.upstream_tries:
                     raise
             self.call.restart()
             self.services.metrics.retries.inc()
             await asyncio.sleep(RETRY_BASE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
 
-    async def _attempt(self, engine: EngineView, send: asgi.Send) -> bytes:
+    async def _attempt(self, engine: EngineView, out: Outlet) -> bytes:
         self.engine = engine
         self.capture = Capture()
         body = dict(self.contract.body, model=self.caller.model)
@@ -157,9 +159,13 @@ class Exchange:
             message = f"The request cannot be passed on: {error}."
             raise Refusal(400, message, code="invalid_request") from None
         client, path = self.services.watch.client, self.dialect.engine_path
-        async with upstream.open_call(client, engine, path, payload) as response:
+        patience = Patience(engine, self.services.settings, out if self.call.stream else None)
+        async with upstream.open_call(client, engine, path, payload, patience) as response:
             try:
-                held = await (self._stream(response, send) if self.call.stream else self._whole(response))
+                if self.call.stream:
+                    held = await self._stream(response, patience, out)
+                else:
+                    held = await self._whole(response, patience)
                 self.capture.reply()
             except (
                 AttributeError,
@@ -184,29 +190,33 @@ class Exchange:
         if self.prompt.spliced:
             body["kv_transfer_params"] = {"prompt_token_ids": self.prompt.tokens}
 
-    async def _whole(self, response: Any) -> bytes:
-        reply = self.call.to_hub(upstream.parse(await response.read()))
+    async def _whole(self, response: Any, patience: Patience) -> bytes:
+        async with patience:
+            raw = await response.read()
+        reply = self.call.to_hub(upstream.parse(raw))
         if not reply.get("choices"):
             raise UpstreamFailed("The engine's reply has no choices.")
         self.capture.take_reply(reply)
         return self.call.whole(reply)
 
-    async def _stream(self, response: Any, send: asgi.Send) -> bytes:
+    async def _stream(self, response: Any, patience: Patience, out: Outlet) -> bytes:
         parser, held, ended, done = sse.SseParser(), [], False, False
         try:
-            while not done and (data := await response.content.readany()):
-                now = time.time()
-                ready = []
-                for payload in parser.feed(data):
-                    if payload == b"[DONE]":
-                        done = True
-                        break
-                    chunk = self.call.to_hub(upstream.parse(payload))
-                    ended = self.capture.take_chunk(chunk, now) or ended
-                    if event := self.call.chunk(chunk):
-                        (held if ended else ready).append(event)
-                if ready:
-                    await self._send_events(send, b"".join(ready))
+            async with patience:
+                while not done and (data := await response.content.readany()):
+                    now = time.time()
+                    patience.heard()
+                    ready = []
+                    for payload in parser.feed(data):
+                        if payload == b"[DONE]":
+                            done = True
+                            break
+                        chunk = self.call.to_hub(upstream.parse(payload))
+                        ended = self.capture.take_chunk(chunk, now) or ended
+                        if event := self.call.chunk(chunk):
+                            (held if ended else ready).append(event)
+                    if ready:
+                        await self._send_events(out, b"".join(ready))
         except (TimeoutError, OSError, aiohttp.ClientError):
             if self.capture.finish_reason is None:
                 raise
@@ -218,13 +228,10 @@ class Exchange:
             await upstream.finish_stream(response)
         return b"".join(held) + self.call.end()
 
-    async def _send_events(self, send: asgi.Send, events: bytes) -> None:
+    async def _send_events(self, out: Outlet, events: bytes) -> None:
         """Sends a part of the stream. If the caller is slow to take it, later arrival times are not exact [I2]."""
-        if not self._headers_sent:
-            self._headers_sent = True
-            await self._start_stream(send)
         before = time.monotonic()
-        await send({"type": "http.response.body", "body": events, "more_body": True})
+        await out.events(events)
         if time.monotonic() - before > self.services.stalls.limit_s:
             self.capture.times_exact = False
 
@@ -253,27 +260,20 @@ class Exchange:
         metrics.spans.labels(status, summary.untrainable_reason or "").inc()
         return True
 
-    async def _release(self, send: asgi.Send, held: bytes) -> None:
-        if not self.call.stream:
-            await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(held)))
-            await send({"type": "http.response.body", "body": held})
-            return
-        if not self._headers_sent:
-            await self._start_stream(send)
-        await send({"type": "http.response.body", "body": held})
+    async def _release(self, out: Outlet, held: bytes) -> None:
+        if self.call.stream:
+            await out.events(held, last=True)
+        else:
+            await out.whole(held)
 
-    async def _start_stream(self, send: asgi.Send) -> None:
-        content_type = getattr(self.call, "stream_type", asgi.EVENT_STREAM)
-        await asgi.start(send, 200, content_type, (b"cache-control", b"no-cache"))
-
-    async def _send_error(self, send: asgi.Send, error: UpstreamFailed) -> None:
+    async def _send_error(self, out: Outlet, error: UpstreamFailed) -> None:
         """In the caller's shape. In a stream that has begun: an error event, then the end."""
         failure = Failure(error.status, error.message, error.code, engine_error=error.body)
-        if self._headers_sent:
-            await send({"type": "http.response.body", "body": self.call.error_event(failure)})
+        if out.started:
+            await out.events(self.call.error_event(failure), last=True)
             return
         extra = [(b"retry-after", error.retry_after.encode("latin-1"))] if error.retry_after else []
-        await asgi.send_json(send, error.status, self.dialect.error(failure), *extra)
+        await asgi.send_json(out.send, error.status, self.dialect.error(failure), *extra)
 
 
 def _overflow(window: int, taken: int) -> UpstreamFailed:
