@@ -208,7 +208,7 @@ def test_another_attempt_starts_the_stream_anew() -> None:
     one = call()
     assert b"message_start" in one.chunk(chat_chunks([])[0])
     one.restart()
-    assert [event["type"] for event in events(one, chat_chunks([{"content": "a"}]))][0] == "message_start"
+    assert events(one, chat_chunks([{"content": "a"}]))[0]["type"] == "message_start"
 
 
 def test_a_call_that_goes_on_after_its_end_is_no_stream() -> None:
