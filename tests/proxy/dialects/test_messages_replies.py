@@ -11,7 +11,7 @@ import orjson
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -238,6 +238,7 @@ def _cut(data: st.DataObject, text: str) -> list[str]:
     return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 
 
+@settings(deadline=None)
 @given(
     _texts,
     _texts,
@@ -272,6 +273,35 @@ def test_a_stream_adds_up_to_the_whole_reply(
         for one in delta.get("tool_calls", ())
         if (fragment := one["function"]["arguments"])
     ], "fragments of arguments are the engine's own"
+
+
+@settings(deadline=None)
+@given(_texts, _texts, st.lists(_arguments | _texts | st.sampled_from(["[1]", '{"a"', "null"]), max_size=3))
+def test_an_echo_says_what_the_reply_said(thoughts: str, text: str, arguments: list[str]) -> None:
+    """So that its turn is found again, also where the arguments are no JSON object."""
+    calls = [tool_call(argument, f"call_{index}") for index, argument in enumerate(arguments)]
+    message = {"role": "assistant", "content": text, "reasoning": thoughts, "tool_calls": calls}
+    echo = {"role": "assistant", "content": whole(message, **THINKING)["content"]}
+    results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "x"} for call in calls]
+    answer = {"role": "user", "content": [*results, {"type": "text", "text": "next"}]}
+    found = call(messages=[{"role": "user", "content": "hi"}, echo, answer]).hub["messages"][1]
+    assert (found["content"] or "", found.get("reasoning_content", "")) == (text, thoughts)
+    said = [(one["id"], one["function"]["name"], meant(one["function"]["arguments"])) for one in calls]
+    assert said == [
+        (one["id"], one["function"]["name"], meant(one["function"]["arguments"]))
+        for one in found.get("tool_calls", [])
+    ]
+
+
+def meant(arguments: str) -> Any:
+    """The object that arguments stand for; their text where they are none."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
 
 
 # Errors

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.dialects import messages
@@ -448,6 +448,7 @@ def _flip(value: Any, data: st.DataObject) -> Any:
     return flipped
 
 
+@settings(deadline=None)
 @given(_conversations(), st.data())
 def test_strings_blocks_and_cache_control_make_no_difference(
     document: dict[str, Any], data: st.DataObject
