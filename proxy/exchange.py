@@ -112,6 +112,7 @@ class Exchange:
                 log.info("engine failed", engine=avoid, attempt=attempt, error=message)
                 if self._headers_sent or not error.retryable or attempt == settings.upstream_tries:
                     raise
+            self.call.restart()
             self.services.metrics.retries.inc()
             await asyncio.sleep(RETRY_BASE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")

@@ -75,6 +75,10 @@ class Call(Protocol):
         """Puts the history of ``previous``, its reply included and in hub terms, in front of the messages."""
         ...
 
+    def restart(self) -> None:
+        """Forgets what was written of a reply that broke off before any of it was sent: it is asked for again."""
+        ...
+
     def to_hub(self, document: dict[str, Any]) -> dict[str, Any]:
         """A reply or chunk of the engine's route as a chat completion or its chunk; may be the same object."""
         ...
