@@ -327,5 +327,5 @@ def as_text(document: dict[str, Any]) -> dict[str, Any]:
         }
         choice |= {"text": message.get("content", ""), "prompt_token_ids": document.get("prompt_token_ids")}
         choices.append(choice)
-    kept = {name: value for name, value in document.items() if name != "prompt_token_ids"}
+    kept = {name: document[name] for name in document if name not in ("prompt_token_ids", "prompt_logprobs")}
     return {**kept, "id": "cmpl-1", "object": "text_completion", "choices": choices}
