@@ -22,7 +22,6 @@ from spanlog.database import Database
 from spanlog.delta import Parent
 from spanlog.errors import SpanlogError
 from spanlog.matching import Candidate, choose, echoed, find_candidates
-
 from spanlog.records import read_parent
 from spanlog.states import History
 
