@@ -168,7 +168,7 @@ class _Prober:
 
     def _turn_closer(self) -> list[int]:
         """What the template puts after an assistant's text, by the difference of two renderings."""
-        texts = ("one", "else")
+        texts = ("no", "yes")  # with other last letters, which are tokens of their own in some vocabularies
         return find_closer(
             *(
                 self._render({"role": "assistant", "content": text}, add_generation_prompt=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -97,11 +98,11 @@ def test_every_prompt_extends_the_last_turn(real: Served) -> None:
     assert len(spans) == len(kinds)
     assert any(span.finish_reason == "tool_calls" for span in spans), "the grammar made one"
     assert any(span.finish_reason == "length" for span in spans)
-    for before, after in zip(spans, spans[1:], strict=False):
+    for before, after in pairwise(spans):
         assert (after.parent_id, after.fork_cause) == (before.id, None)
         assert sampled(after)[: len(sampled(before))] == sampled(before)
     ends = real.ok("GET", "/api/engines/real")["capabilities"]["turn_closer"]
-    for before, after in zip(spans, spans[1:], strict=False):
+    for before, after in pairwise(spans):
         new = sampled(after)[
             len(sampled(before)) : len(after.prompt_tokens if after.prompt_tokens is not None else [])
         ]

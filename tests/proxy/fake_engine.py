@@ -40,7 +40,7 @@ def render(body: dict[str, Any]) -> list[int]:
         return PROMPT_IDS
     ids = list(PROMPT_IDS)
     for message in messages[first:]:
-        text = json.dumps([message.get("content"), message.get("tool_calls")], ensure_ascii=False)
+        text = f"{json.dumps(message.get('tool_calls'))}{json.dumps(message.get('content'))[:-1]}"
         reply = message.get("role") == "assistant"
         ids += [*([] if reply else [201]), *(1000 + byte for byte in text.encode()), CLOSER if reply else 202]
     return [*ids, 203] if body.get("add_generation_prompt", True) else ids
