@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, Select, literal, select
+from sqlalchemy import Connection, Row, literal, select
 from sqlalchemy.orm import aliased
 
 from spanlog.arrays import Floats, Ints, decode_floats, decode_ints
@@ -143,7 +143,7 @@ def parent_of_record(record: SpanRecord) -> Parent:
     return Parent(record.id, record.rollout_id, history_tokens(record), request, hub)
 
 
-def span_query() -> Select[Any]:
+def span_query() -> Any:
     """Rows of ``spans`` with their blobs, as ``COLUMN_codec`` and ``COLUMN_data``."""
     columns: list[Any] = list(Span.__table__.columns)
     source: Any = Span.__table__
@@ -240,9 +240,9 @@ def chain_prompt(rows: Sequence[Row[Any]]) -> Ints | None:
             raise ValueError(missing(row))
         history[row.shared_tokens : row.prompt_count] = own
         length = row.prompt_count
-        if row.completion_tokens is not None:
-            length += row.completion_count
-            history[row.prompt_count : length] = ints(row.completion_tokens)
+        if (completion := ints(row.completion_tokens)) is not None:
+            length += completion.size
+            history[row.prompt_count : length] = completion
     last = rows[-1]
     return None if last.prompt_tokens is None else history[: last.prompt_count].copy()
 
