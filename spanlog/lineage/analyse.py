@@ -75,14 +75,17 @@ def analyse(spans: Sequence[LineageSpan]) -> Lineage:
     """Independent of the order of ``spans``, which have different ids. About O(tokens + messages) for usual rollouts."""
     spans = sorted(spans, key=lambda span: span.order)
     links = find_parents(spans)
-    continued = {link.parent_id for link in links.values() if link.parent_id is not None}
-    groups = same_requests(spans)
-    ends = [span for span in spans if span.stands and span.id not in continued]
-    repeated = repeated_replies(ends, spans)
-    replaced = take_places(groups, continued | repeated)
+    groups = same_requests(spans, links)
+    used_at: dict[str, float] = {}
+    for span in spans:
+        if (parent := links[span.id].parent_id) is not None:
+            used_at.setdefault(parent, span.started_at)
+    ends = [span for span in spans if span.stands and span.id not in used_at]
+    used_at |= repeated_replies(ends, spans, links)
+    replaced = take_places(groups, used_at)
     counting = [span for span in spans if span.stands and span.id not in replaced]
     strands = cut_strands(counting, links)
-    used = continued | (repeated - replaced.keys())
+    used = set(used_at) - replaced.keys()
     main = find_main(strands)
     chain = follow_main(main, strands, links, used) if main else []
     lines = [Line(Role.MAIN, main.first.thread, tuple(span.id for span in chain))] if main else []

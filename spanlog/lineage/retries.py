@@ -6,8 +6,9 @@ request several times on purpose, to choose among the replies. What tells them a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from spanlog.lineage.parents import Link
 from spanlog.lineage.span import LineageSpan
 
 PARALLEL_S = 1.0
@@ -15,8 +16,9 @@ PARALLEL_S = 1.0
 longer than that before it gives a call up."""
 
 
-def same_requests(spans: Iterable[LineageSpan]) -> list[list[LineageSpan]]:
-    """Calls of one thread that asked the same: by their prompt's tokens, or messages and tools where there are none.
+def same_requests(spans: Iterable[LineageSpan], links: Mapping[str, Link]) -> list[list[LineageSpan]]:
+    """Calls of one thread that go on from one call and asked the same: by their prompt's tokens, or messages and tools
+    where there are none.
 
     Each list in order of time; calls that nothing was asked like are left out.
     """
@@ -25,34 +27,48 @@ def same_requests(spans: Iterable[LineageSpan]) -> list[list[LineageSpan]]:
     ordered = sorted(spans, key=lambda span: span.order)
     for span in ordered:
         if span.prompt is not None and span.prompt.size:
-            group = by_tokens.setdefault((span.thread, span.prompt.tobytes()), [])
+            line = (span.thread, links[span.id].parent_id)
+            group = by_tokens.setdefault((*line, span.prompt.tobytes()), [])
             group.append(span)
             if span.history is not None:
-                by_messages.setdefault((span.thread, span.key, span.history), group)
+                by_messages.setdefault((*line, span.key, span.history), group)
     for span in ordered:
         if (span.prompt is None or not span.prompt.size) and span.history is not None:
-            by_messages.setdefault((span.thread, span.key, span.history), []).append(span)
+            line = (span.thread, links[span.id].parent_id)
+            by_messages.setdefault((*line, span.key, span.history), []).append(span)
     groups = {id(group): group for group in [*by_tokens.values(), *by_messages.values()] if len(group) > 1}
     in_time = [sorted(group, key=lambda span: span.order) for group in groups.values()]
     return sorted(in_time, key=lambda group: group[0].order)
 
 
-def take_places(groups: Iterable[Sequence[LineageSpan]], used: Collection[str]) -> dict[str, str]:
+def take_places(groups: Iterable[Sequence[LineageSpan]], used_at: Mapping[str, float]) -> dict[str, str]:
     """Id of each superseded call -> id of the one that took its place.
 
-    ``used``: the calls whose reply a later history contains, or a later message repeats. Calls that failed, or were
-    late, take no place, and lose none.
+    ``used_at``: when the first call began whose history contains the reply, or which repeats its words. Calls that
+    failed, or were late, take no place, and lose none.
     """
     replaced: dict[str, str] = {}
     for group in groups:
-        standing = [span for span in group if span.stands]
-        winners = [span for span in standing if span.id in used] or last_together(standing)
-        ids = {span.id for span in winners}
-        for span in standing:
-            if span.id not in ids:
-                later = [winner for winner in winners if winner.order > span.order]
-                replaced[span.id] = (later or winners)[0].id
+        for tries in attempts([span for span in group if span.stands], used_at):
+            winners = [span for span in tries if span.id in used_at] or last_together(tries)
+            ids = {span.id for span in winners}
+            for span in tries:
+                if span.id not in ids:
+                    later = [winner for winner in winners if winner.order > span.order]
+                    replaced[span.id] = (later or winners)[0].id
     return replaced
+
+
+def attempts(spans: Sequence[LineageSpan], used_at: Mapping[str, float]) -> list[list[LineageSpan]]:
+    """Calls that asked the same, cut where a reply had been used before the next call began: that one is no retry, the
+    agent came to the same place again."""
+    runs: list[list[LineageSpan]] = []
+    for span in spans:
+        if runs and not any(used_at.get(other.id, span.started_at) < span.started_at for other in runs[-1]):
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+    return runs
 
 
 def last_together(spans: Sequence[LineageSpan]) -> list[LineageSpan]:

@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from spanlog.lineage.parents import Link
 from spanlog.lineage.span import LineageSpan
 
+Kind = tuple[bytes | None, bytes | None]
 LEAST = 16
 """Characters: shorter texts are found in others by chance."""
 
 
 def repeated_replies(
-    ends: Iterable[LineageSpan], spans: Sequence[LineageSpan], ignore: frozenset[str] = frozenset()
-) -> set[str]:
-    """Ids of those ``ends`` whose text a message of a later call contains.
+    ends: Iterable[LineageSpan], spans: Sequence[LineageSpan], links: Mapping[str, Link]
+) -> dict[str, float]:
+    """Id of each of the ``ends`` whose text a later call brings in -> when the first such call began.
 
     A reply of an agent with tools counts wherever it is found (a sub-agent's report); of one without, where it makes up
     at least half of the text that holds it: a commit message in the output of ``git log`` is no report.
     """
-    texts = first_seen(spans)
-    found: set[str] = set()
+    texts = list(brought_in(spans, links))
+    found: dict[str, float] = {}
     for end in ends:
         said = end.reply.text if end.reply is not None else None
-        if said is None or len(said) < LEAST or end.id in ignore:
+        if said is None or len(said) < LEAST:
             continue
-        for text, (started_at, _) in texts.items():
-            if started_at >= end.ended_at and said in text and (end.tools or 2 * len(said) >= len(text)):
-                found.add(end.id)
-                break
+        times = [
+            started_at
+            for started_at, text, kind in texts
+            if started_at >= end.ended_at
+            and said in text
+            and kind != end.kind
+            and (end.tools or 2 * len(said) >= len(text))
+        ]
+        if times:
+            found[end.id] = min(times)
     return found
 
 
-def first_seen(spans: Iterable[LineageSpan]) -> dict[str, tuple[float, str]]:
-    """Texts of users and tools -> the first call that held them."""
-    seen: dict[str, tuple[float, str]] = {}
-    for span in sorted(spans, key=lambda span: span.order):
-        for item in span.items:
-            if item.role not in ("system", "assistant"):
+def brought_in(
+    spans: Sequence[LineageSpan], links: Mapping[str, Link]
+) -> Iterator[tuple[float, str, Kind | None]]:
+    """When a call began, and a text that is new in it: all of them where it goes on from none.
+
+    Texts of assistants come with the sort of agent that holds them: one that holds its own words repeats them, and has
+    no need of another call that said the same.
+    """
+    by_id = {span.id: span for span in spans}
+    for span in spans:
+        parent = by_id.get(links[span.id].parent_id or "")
+        for item in span.items[len(parent.items) if parent else 0 :]:
+            if item.role != "system":
+                kind = span.kind if item.role == "assistant" else None
                 for text in item.texts:
-                    seen.setdefault(text, span.order)
-    return seen
+                    yield span.started_at, text, kind
 
 
 def was_told(first: LineageSpan, earlier: Iterable[LineageSpan]) -> bool:
