@@ -117,15 +117,26 @@ def analyse(spans: Sequence[LineageSpan]) -> Lineage:
 
 
 def find_main(strands: Sequence[Strand]) -> Strand | None:
-    """The agent's own line: the first that has tools, if any has, and that came to something, if any did.
+    """Where the agent's own line begins: the first strand that has tools, if any has, and that came to something, if
+    any did; or an earlier one of the same sort of agent that had ended by then.
 
     A single reply that asks for a tool counts as having come to something: the rollout may have ended there.
     """
     roots = [strand for strand in strands if strand.origin is None]
     with_tools = [strand for strand in roots if strand.first.tools is not None]
     some = with_tools or roots
-    working = [strand for strand in some if len(strand.spans) > 1 or asks(strand.first)]
-    return next(iter(working or some), None)
+    working = [strand for strand in some if len(strand.spans) > 1 or asks(strand.first)] or some
+    if not working:
+        return None
+    found = working[0]
+    earlier = [
+        strand
+        for strand in some
+        if strand.first.kind == found.first.kind
+        and strand.first.thread == found.first.thread
+        and strand.ended_at <= found.first.started_at
+    ]
+    return (earlier or [found])[0]
 
 
 def asks(span: LineageSpan) -> bool:
