@@ -64,13 +64,12 @@ class Index:
         lengths: set[int] = set()
         for span in spans:
             self.by_id[span.id] = span
-            for table, key in (
-                (self.by_context, span.context),
-                (self.by_history, span.history),
-                (self.by_said, span.said),
-            ):
-                if key is not None:
-                    table.setdefault(key, []).append(span)
+            if span.context is not None:
+                self.by_context.setdefault(span.context, []).append(span)
+            if span.history is not None:
+                self.by_history.setdefault(span.history, []).append(span)
+            if span.said is not None:
+                self.by_said.setdefault(span.said, []).append(span)
             if (whole := whole_tokens(span)) is not None:
                 self.by_tokens.setdefault(blake2b(whole.tobytes()).digest(), []).append(span)
                 lengths.add(whole.size)
@@ -106,25 +105,30 @@ def find_parent(span: LineageSpan, index: Index) -> Link:
 def by_messages(span: LineageSpan, index: Index) -> Found | None:
     """The turn whose reply the history repeats last."""
     for place in reversed(range(len(span.items))):
-        item = span.items[place]
-        if item.echo is None:
-            continue
-        echo = item.echo
+        echo = span.items[place].echo
+        if echo is not None and (found := turn_at(span, place, echo, index)) is not None:
+            return found
+    return None
 
-        def best(turns: Iterable[LineageSpan], fits: Callable[[LineageSpan], bool]) -> LineageSpan | None:
-            return choose_turn(span, (turn for turn in turns if fits(turn)), echo)
 
-        equal = index.by_context.get(span.hashes[place], ())
-        if turn := best(equal, lambda turn: turn.key == span.key and unaltered(turn, echo)):
-            return Found(turn, place, None)
-        if turn := best(equal, lambda turn: unaltered(turn, echo)):
-            return Found(turn, place, TOOLS_CHANGED if turn.tools != span.tools else SETTINGS_CHANGED)
-        asked = index.by_history.get(span.hashes[place - 1], ()) if place else ()
-        if turn := best(asked, lambda turn: turn.said is not None):
-            return Found(turn, place, f"{MESSAGE_REWRITTEN}:{place}")
-        said = index.by_said.get(item.said, ()) if item.said else ()
-        if turn := best(said, lambda turn: same_work(turn, span, echo)):
-            return Found(turn, place, changed_history(turn, span, place))
+def turn_at(span: LineageSpan, place: int, echo: Echo, index: Index) -> Found | None:
+    """The turn whose reply is the assistant's message at ``place``: the more of its history is there, the better."""
+
+    def best(turns: Iterable[LineageSpan], fits: Callable[[LineageSpan], bool]) -> LineageSpan | None:
+        return choose_turn(span, (turn for turn in turns if fits(turn)), echo)
+
+    equal = index.by_context.get(span.hashes[place], ())
+    if turn := best(equal, lambda turn: turn.key == span.key and unaltered(turn, echo)):
+        return Found(turn, place, None)
+    if turn := best(equal, lambda turn: unaltered(turn, echo)):
+        return Found(turn, place, TOOLS_CHANGED if turn.tools != span.tools else SETTINGS_CHANGED)
+    asked = index.by_history.get(span.hashes[place - 1], ()) if place else ()
+    if turn := best(asked, lambda turn: turn.said is not None):
+        return Found(turn, place, f"{MESSAGE_REWRITTEN}:{place}")
+    said = span.items[place].said
+    equal = index.by_said.get(said, ()) if said else ()
+    if turn := best(equal, lambda turn: same_work(turn, span, echo)):
+        return Found(turn, place, changed_history(turn, span, place))
     return None
 
 

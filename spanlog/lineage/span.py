@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -166,10 +167,8 @@ def argument_texts(reply: Mapping[str, Any]) -> Iterator[str]:
         function = call.get("function") if isinstance(call, dict) else None
         arguments = function.get("arguments") if isinstance(function, dict) else None
         if isinstance(arguments, str):
-            try:
+            with contextlib.suppress(orjson.JSONDecodeError, UnicodeEncodeError):
                 arguments = orjson.loads(arguments)
-            except (orjson.JSONDecodeError, UnicodeEncodeError):
-                pass
         stack = [arguments]
         while stack:
             value = stack.pop()
