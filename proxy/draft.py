@@ -36,6 +36,7 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         logprobs=None if mismatch else capture.logprob_array(),
         received_at=capture.received_at(),
         request=received.raw,
+        hub=None if exchange.dialect.name == "chat" else exchange.call.hub,
         reply=capture.reply(),
         sampling=exchange.contract.sampling,
         stripped=sorted({*exchange.contract.stripped, *exchange.clamped, *exchange.call.ignored}),
