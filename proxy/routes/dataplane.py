@@ -18,7 +18,7 @@ from proxy.errors import ClientGone, Refusal
 from proxy.exchange import Exchange, Received
 from proxy.routes.counting import count_tokens
 from proxy.routes.models import list_models
-from proxy.routes.paths import METHODS, Kind, Route, find_route, served
+from proxy.routes.paths import METHODS, RESPONSES, Kind, Route, find_route, served
 from proxy.services import Services
 from spanlog.ids import new_id
 
@@ -60,7 +60,8 @@ class DataPlane:
         elif route.kind == Kind.COUNT:
             await count_tokens(self._services, caller, route, scope, receive, send)
         elif route.kind == Kind.STORED:
-            body = await stored.response(route.stored, caller.rollout_id, self._services.database)
+            name = route.path.removeprefix(RESPONSES)
+            body = await stored.response(name, caller.rollout_id, self._services.database)
             await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(body)))
             await send({"type": "http.response.body", "body": body})
         else:

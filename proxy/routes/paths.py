@@ -18,10 +18,10 @@ GENERATING: dict[str, Dialect] = {
     "/v1/responses": responses,
 }
 """POST paths that answer with a reply of the model. Gemini's name model and method: see ``gemini.paths``."""
-RESPONSES = "/v1/responses/"
-"""Paths of stored responses begin with it."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
+RESPONSES = "/v1/responses/"
+"""Behind it: the id of a stored response."""
 GEMINI_SERVED = "/v1beta/models/{model}:generateContent, :streamGenerateContent, :countTokens"
 
 
@@ -32,6 +32,7 @@ class Kind(Enum):
     COUNT = "count"
     MODELS = "models"
     STORED = "stored"
+    """A response that was given before."""
     UNKNOWN = "unknown"
 
 
@@ -51,8 +52,6 @@ class Route:
     model: str | None = None
     """Models: the one asked for; null for the list."""
     google: GeminiPath | None = None
-    stored: str = ""
-    """Id of the stored response that is asked for."""
 
 
 def is_data_plane(path: str) -> bool:
@@ -67,7 +66,7 @@ def find_route(path: str, query: bytes, headers: Headers) -> Route:
     if generating := GENERATING.get(path):
         return Route(Kind.GENERATE, generating, path, secret)
     if path.startswith(RESPONSES):
-        return Route(Kind.STORED, responses, path, secret, stored=path.removeprefix(RESPONSES))
+        return Route(Kind.STORED, responses, path, secret)
     anthropic = any(name == b"anthropic-version" for name, _ in headers)
     if path == COUNT_TOKENS:
         return Route(Kind.COUNT, messages, path, secret)
@@ -88,7 +87,7 @@ def served(route: Route) -> str:
     """The paths to name where one is unknown."""
     if route.google:
         return f"/v1beta/models, {GEMINI_SERVED}"
-    return ", ".join([*GENERATING, f"{RESPONSES}{{id}}", COUNT_TOKENS, MODELS])
+    return ", ".join([*GENERATING, COUNT_TOKENS, MODELS])
 
 
 def _is_served(path: str) -> bool:
