@@ -67,7 +67,7 @@ class Exchange:
 
     async def run(self, receive: asgi.Receive, send: asgi.Send) -> None:
         """Answers the call. Raises Refusal where nothing was asked of any engine."""
-        out = Outlet(send)
+        out = Outlet(send, getattr(self.call, "stream_type", asgi.EVENT_STREAM))
         try:
             async with asgi.CancelOnDisconnect(receive):
                 held = await self._ask(out)
@@ -114,6 +114,7 @@ class Exchange:
                 log.info("engine failed", engine=avoid, attempt=attempt, error=message)
                 if out.begun or not error.retryable or attempt == settings.upstream_tries:
                     raise
+            self.call.restart()
             self.services.metrics.retries.inc()
             await asyncio.sleep(RETRY_BASE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")

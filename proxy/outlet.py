@@ -14,14 +14,17 @@ from proxy import asgi
 
 COMMENT = b": keep-alive\n\n"
 """WHATWG HTML, section 9.2: a line that begins with a colon is ignored."""
+BLANK = b"\n"
+"""For streams that are one JSON document (Gemini's): white space means nothing before it and between its items."""
 _NO_CACHE = (b"cache-control", b"no-cache")
 
 
 class Outlet:
     """Awaited by one task at a time; ``keep_alive`` may come in between."""
 
-    def __init__(self, send: asgi.Send) -> None:
+    def __init__(self, send: asgi.Send, stream_type: bytes = asgi.EVENT_STREAM) -> None:
         self.send = send
+        self._stream_type = stream_type
         self.started = False
         """Headers are out: no other status can follow."""
         self.begun = False
@@ -44,11 +47,12 @@ class Outlet:
         """Sends a comment soon, unless the last one is still on its way (a caller that reads nothing)."""
         self.quiet_since = time.monotonic()
         if self._comment is None or self._comment.done():
-            self._comment = asyncio.create_task(self._stream(COMMENT, last=False))
+            comment = COMMENT if self._stream_type == asgi.EVENT_STREAM else BLANK
+            self._comment = asyncio.create_task(self._stream(comment, last=False))
 
     async def _stream(self, data: bytes, last: bool) -> None:
         self.quiet_since = time.monotonic()
         if not self.started:
             self.started = True
-            await asgi.start(self.send, 200, asgi.EVENT_STREAM, _NO_CACHE)
+            await asgi.start(self.send, 200, self._stream_type, _NO_CACHE)
         await self.send({"type": "http.response.body", "body": data, "more_body": not last})

@@ -1,35 +1,28 @@
-"""The data plane: every path that an agent may call, each with its rollout's own key.
+"""The data plane: what agents call, each with its rollout's own key.
 
-One table from path to dialect. Every error leaves in the shape of the dialect whose path was called, also where the key
-is unknown or the path is not served.
+Every error leaves in the shape of the dialect whose path was called, also where the key is unknown or the path is not
+served. What harnesses do before they call, ``HEAD`` to see whether somebody is there and attempts at a WebSocket, is
+answered at once and without a key, so that none waits or retries.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import structlog
 
 from proxy import asgi
-from proxy.auth import Caller, find_secret
-from proxy.dialects import chat
+from proxy.auth import Caller
 from proxy.dialects.base import BadRequest, Dialect, Failure, Target
 from proxy.errors import ClientGone, Refusal
 from proxy.exchange import Exchange, Received
+from proxy.routes.counting import count_tokens
+from proxy.routes.models import list_models
+from proxy.routes.paths import METHODS, Kind, Route, find_route, served
 from proxy.services import Services
 from spanlog.ids import new_id
 
-GENERATING: dict[str, Dialect] = {
-    "/v1/chat/completions": chat,
-}
-"""POST paths that answer with a reply of the model."""
-
 log = structlog.get_logger("proxy.calls")
-
-
-def is_data_plane(path: str) -> bool:
-    return path.startswith(("/v1/", "/r/"))
 
 
 class DataPlane:
@@ -39,42 +32,50 @@ class DataPlane:
         self._services = services
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        secret, path = find_secret(scope["path"], scope["headers"])
-        dialect = GENERATING.get(path, chat)
+        if scope["method"] == "HEAD":
+            await asgi.start(send, 200, asgi.JSON, (b"content-length", b"0"))
+            await send({"type": "http.response.body"})
+            return
+        route = find_route(scope["path"], scope["query_string"], scope["headers"])
         try:
-            await self._route(secret, path, scope, receive, send)
+            await self._answer(route, scope, receive, send)
         except Refusal as refusal:
-            await _refuse(send, dialect, refusal)
+            await _refuse(send, route.dialect, refusal)
         except ClientGone:
             return
 
-    async def _route(
-        self, secret: str | None, path: str, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
-    ) -> None:
-        keys = self._services.keys
-        if dialect := GENERATING.get(path):
-            _require_method(scope, "POST", path)
-            await self._generate(dialect, await keys.caller(secret), scope, receive, send)
-        elif path == "/v1/models" or path.startswith("/v1/models/"):
-            _require_method(scope, "GET", "/v1/models")
-            await self._models(await keys.caller(secret), path, send)
+    async def _answer(self, route: Route, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        if scope["method"] == "GET" and _is_websocket(scope):
+            raise Refusal(
+                426, "This proxy speaks HTTP only: send the call as a POST.", code="websocket_not_supported"
+            )
+        if route.kind == Kind.UNKNOWN:
+            message = f"No route {route.path}: this proxy serves {served(route)}."
+            raise Refusal(404, message, code="unknown_route")
+        if scope["method"] != METHODS[route.kind]:
+            raise Refusal(405, f"Use {METHODS[route.kind]} for {route.path}.", code="method_not_allowed")
+        caller = await self._services.keys.caller(route.secret)
+        if route.kind == Kind.GENERATE:
+            await self._generate(route, caller, scope, receive, send)
+        elif route.kind == Kind.COUNT:
+            await count_tokens(self._services, caller, route, scope, receive, send)
         else:
-            served = ", ".join([*GENERATING, "/v1/models"])
-            raise Refusal(404, f"No route {path}: this proxy serves {served}.", code="unknown_route")
+            await asgi.send_json(send, 200, list_models(self._services, caller, route))
 
     async def _generate(
-        self, dialect: Dialect, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+        self, route: Route, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
     ) -> None:
         started_at, started = time.time(), time.monotonic()
         services = self._services
         raw = await asgi.read_body(scope, receive, services.settings.max_body_bytes)
         target = Target(span_id=new_id("spn", started_at), created_at=started_at)
         try:
-            call = dialect.decode(raw, target)
+            call = route.dialect.decode(raw, route.google.target(target) if route.google else target)
         except BadRequest as error:
             raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
+        received = Received(target.span_id, started_at, raw, route.dialect, call)
         try:
-            exchange = Exchange(services, caller, Received(target.span_id, started_at, raw, dialect, call))
+            exchange = Exchange(services, caller, received)
         except Exception:
             log.exception("call failed", rollout=caller.rollout_id)
             raise Refusal(500, "Internal error of the proxy: see its log.", code="internal_error") from None
@@ -90,34 +91,18 @@ class DataPlane:
             services.metrics.calls.labels(stream, exchange.http_status).inc()
             services.metrics.latency.labels(stream).observe(time.monotonic() - started)
 
-    async def _models(self, caller: Caller, path: str, send: asgi.Send) -> None:
-        windows = [
-            engine.capabilities.get("max_model_len")
-            for engine in self._services.pool.engines.values()
-            if engine.policy_id == caller.policy_id
-        ]
-        model: dict[str, Any] = {
-            "id": caller.policy_id,
-            "object": "model",
-            "created": 0,
-            "owned_by": "singletree",
-        }
-        if known := [window for window in windows if window]:
-            model["max_model_len"] = min(known)
-        if path == "/v1/models":
-            await asgi.send_json(send, 200, {"object": "list", "data": [model]})
-        else:  # one model: any name reaches the rollout's policy
-            await asgi.send_json(send, 200, {**model, "id": path.removeprefix("/v1/models/")})
 
-
-def _require_method(scope: asgi.Scope, method: str, path: str) -> None:
-    if scope["method"] != method:
-        raise Refusal(405, f"Use {method} for {path}.", code="method_not_allowed")
+def _is_websocket(scope: asgi.Scope) -> bool:
+    return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in scope["headers"])
 
 
 async def _refuse(send: asgi.Send, dialect: Dialect, refusal: Refusal) -> None:
     failure = Failure(refusal.status, refusal.message, refusal.code, refusal.param)
-    extra = (
-        [] if refusal.retry_after is None else [(b"retry-after", b"%d" % max(1, round(refusal.retry_after)))]
-    )
+    extra: list[tuple[bytes, bytes]] = []
+    if refusal.retry_after is not None:
+        extra.append((b"retry-after", b"%d" % max(1, round(refusal.retry_after))))
+    if (
+        refusal.status == 426
+    ):  # RFC 9110, 15.5.22: what to upgrade to; the bytes after an attempt are not HTTP
+        extra += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"close")]
     await asgi.send_json(send, refusal.status, dialect.error(failure), *extra)
