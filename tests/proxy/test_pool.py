@@ -309,9 +309,7 @@ def test_whatever_happens_nothing_is_lost_and_no_bound_is_passed(
         results = await asyncio.wait_for(
             asyncio.gather(*(task for task, _ in callers), return_exceptions=True), 5
         )
-        assert all(
-            isinstance(result, Refusal | asyncio.CancelledError | None) for result in results
-        ), results
+        assert all(isinstance(result, Refusal | asyncio.CancelledError | None) for result in results), results
         assert pool.waiting() == {}
         assert [engine.in_flight for engine in pool.engines.values()] == [0, 0]
 
