@@ -123,6 +123,8 @@ class FakeEngine:
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         fault = self._take_fault()
+        if delay_s := body.get("fake_delay_s"):  # a field that nobody knows is passed on
+            await asyncio.sleep(delay_s)
         if fault.kind == "status":
             status, message = fault.argument
             error = {"message": message, "type": "BadRequestError", "param": None, "code": status}
