@@ -20,6 +20,7 @@ from proxy.routes import engines, groups, health, policies, rollouts, steps
 from proxy.routes.control import add_error_handlers
 from proxy.routes.dataplane import DataPlane
 from proxy.routes.paths import is_data_plane
+from proxy.schemas import ErrorReply
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.sweeper import run_sweeper
@@ -40,6 +41,7 @@ def create_app(settings: Settings, database: Database) -> App:
         description=DESCRIPTION,
         lifespan=_lifespan,
         max_body_size=settings.max_body_bytes,
+        responses={"default": {"model": ErrorReply, "description": "Refused, with the reason."}},
     )
     control.state.settings = settings
     control.state.database = database

@@ -14,6 +14,8 @@ from proxy import asgi
 
 COMMENT = b": keep-alive\n\n"
 """WHATWG HTML, section 9.2: a line that begins with a colon is ignored."""
+BLANK = b"\n"
+"""For streams that are one JSON document (Gemini's): white space means nothing before it and between its items."""
 _NO_CACHE = (b"cache-control", b"no-cache")
 
 
@@ -47,7 +49,8 @@ class Outlet:
         if self._stream_type != asgi.EVENT_STREAM:  # a JSON array has no comments
             return
         if self._comment is None or self._comment.done():
-            self._comment = asyncio.create_task(self._stream(COMMENT, last=False))
+            comment = COMMENT if self._stream_type == asgi.EVENT_STREAM else BLANK
+            self._comment = asyncio.create_task(self._stream(comment, last=False))
 
     async def _stream(self, data: bytes, last: bool) -> None:
         self.quiet_since = time.monotonic()

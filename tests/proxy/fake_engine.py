@@ -150,10 +150,16 @@ class FakeEngine:
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         fault = self._take_fault()
+        if delay_s := body.get("fake_delay_s"):  # a field that nobody knows is passed on
+            await asyncio.sleep(delay_s)
         if fault.kind == "status":
             status, message = fault.argument
             error = {"message": message, "type": "BadRequestError", "param": None, "code": status}
             return web.json_response({"error": error}, status=status, headers={"Retry-After": "7"})
+        if fault.kind == "silent":
+            await asyncio.sleep(fault.argument or 60)
+        if fault.kind == "whole":
+            return web.Response(body=fault.argument, content_type="application/json")
         if fault.kind == "reset":
             assert request.transport is not None
             request.transport.abort()
@@ -185,6 +191,8 @@ class FakeEngine:
                 await asyncio.sleep(0.02)
                 request.transport.abort()
                 await asyncio.sleep(10)
+            if fault.kind == "silent_after" and index == fault.argument[0]:
+                await asyncio.sleep(fault.argument[1])
             if index == len(chunks) - 2 and self.before_finish:
                 await self.before_finish()
             await response.write(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
@@ -279,6 +287,8 @@ class FakeEngine:
             if fault.kind == "missing_ids":
                 del choice["token_ids"]
             chunks.append({**base, "choices": [choice]})
+            if fault.kind == "duplicate" and index == 1:
+                chunks.append(chunks[-1])
         if (body.get("stream_options") or {}).get("include_usage"):
             chunks.append({**base, "choices": [], "usage": self.usage(body, fault)})
         return chunks
