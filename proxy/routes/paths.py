@@ -67,10 +67,9 @@ def find_route(path: str, query: bytes, headers: Headers) -> Route:
         return Route(Kind.GENERATE, generating, path, secret)
     if path.startswith(RESPONSES):
         return Route(Kind.STORED, responses, path, secret)
-    anthropic = any(name == b"anthropic-version" for name, _ in headers)
     if path == COUNT_TOKENS:
         return Route(Kind.COUNT, messages, path, secret)
-    dialect: Dialect = messages if anthropic else chat
+    dialect = _dialect_of(headers)
     if path == MODELS or path.startswith(f"{MODELS}/"):
         return Route(Kind.MODELS, dialect, path, secret, path.removeprefix(MODELS).lstrip("/") or None)
     return Route(Kind.UNKNOWN, dialect, path, secret)
@@ -78,9 +77,17 @@ def find_route(path: str, query: bytes, headers: Headers) -> Route:
 
 def normal_path(path: str) -> str:
     """Some clients add ``/v1`` to their base URL and some want it there: both kinds of URL work with both."""
-    while path.startswith("/v1/v1/"):
+    while path.startswith(("/v1/v1/", "/v1/v1beta/")):
         path = path[3:]
     return f"/v1{path}" if _is_served(f"/v1{path}") else path
+
+
+def _dialect_of(headers: Headers) -> Dialect:
+    """Whose client it is, where several APIs share a path: Google's newer clients list models at ``/v1/models``."""
+    names = {name for name, _ in headers}
+    if b"anthropic-version" in names:
+        return messages
+    return gemini if names & {b"x-goog-api-key", b"x-goog-api-client"} else chat
 
 
 def served(route: Route) -> str:

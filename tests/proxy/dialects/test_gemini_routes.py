@@ -111,7 +111,13 @@ def split(response: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "path", [PATH, "/v1/models/gem:generateContent", "/v1beta/models/a/b:7b:generateContent"]
+    "path",
+    [
+        PATH,
+        "/v1/models/gem:generateContent",
+        "/v1beta/models/a/b:7b:generateContent",
+        "/v1/v1beta/models/gem:generateContent",
+    ],
 )
 def test_paths_that_reply(ready: Served, path: str) -> None:
     _, key = ready.rollout()
@@ -145,8 +151,11 @@ def test_models(ready: Served) -> None:
         one = client.models.get(model="anything")
     assert (model.name, model.input_token_limit) == ("models/pol", 512)
     assert (one.name, one.input_token_limit) == ("models/anything", 512)
-    listed = ready.http.get("/v1/models", headers={"x-goog-api-key": key}).json()
-    assert listed["object"] == "list", "OpenAI's own list stays as it is"
+    for path in ("/v1beta/models", "/v1/models"):
+        (listed,) = ready.http.get(path, headers={"x-goog-api-key": key}).json()["models"]
+        assert listed["name"] == "models/pol"
+    listed = ready.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).json()
+    assert listed["object"] == "list", "without Google's headers the path is OpenAI's"
 
 
 def test_tokens_are_counted_by_the_engine(ready: Served) -> None:
@@ -185,7 +194,7 @@ def test_other_refusals_have_googles_shape(ready: Served, fake: FakeEngine) -> N
     check_error(post(ready, "/v1beta/cachedContents", key), 404, "NOT_FOUND")
     check_error(ready.http.get(PATH, headers={"x-goog-api-key": key}), 405, "INVALID_ARGUMENT")
     check_error(post(ready, "/v1beta/models", key), 405, "INVALID_ARGUMENT")
-    ready.ok("POST", f"/api/rollouts/{rollout}/finish", {"runner": "r", "state": "succeeded"})
+    ready.ok("POST", f"/api/rollouts/{rollout}/finish", {"state": "succeeded"})
     wait_for(lambda: post(ready, PATH, key).status_code != 200)
     check_error(post(ready, PATH, key), 409, "ABORTED")
 
@@ -215,12 +224,12 @@ def test_bad_bodies(ready: Served, fake: FakeEngine, path: str, body: Any) -> No
 
 
 def test_a_huge_body(sqlite_url: str, fake: FakeEngine) -> None:
-    with serve(sqlite_url, max_body_bytes=1000) as small:
+    with serve(sqlite_url, max_body_bytes=1024) as small:
         small.policy()
         small.engine(fake)
         _, key = small.rollout()
         message = check_error(post(small, PATH, key, b" " * 2000), 413, "INVALID_ARGUMENT")
-        assert "larger than 1000 bytes" in message
+        assert "larger than 1024 bytes" in message
 
 
 def test_unknown_fields_are_recorded(ready: Served, fake: FakeEngine) -> None:
