@@ -45,6 +45,7 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         parent=exchange.match.parent,
         fork_cause=fork_cause,
         fork_token=fork_token,
+        thread=received.thread,
         context_hash=exchange.match.context_hash(reply),
         sampling=exchange.contract.sampling,
         stripped=sorted({*exchange.contract.stripped, *exchange.clamped, *exchange.call.ignored}),

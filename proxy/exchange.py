@@ -46,6 +46,8 @@ class Received:
     """The request's body, byte for byte."""
     dialect: Dialect
     call: Call
+    thread: str | None = None
+    """The harness's own label of the line of work."""
 
 
 class Exchange:

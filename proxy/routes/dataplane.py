@@ -20,6 +20,7 @@ from proxy.routes.counting import count_tokens
 from proxy.routes.models import list_models
 from proxy.routes.paths import METHODS, RESPONSES, Kind, Route, find_route, served
 from proxy.services import Services
+from proxy.thread import thread_of
 from spanlog.ids import new_id
 
 log = structlog.get_logger("proxy.calls")
@@ -79,7 +80,8 @@ class DataPlane:
             await stored.complete(call, caller.rollout_id, services.database)
         except BadRequest as error:
             raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
-        received = Received(target.span_id, started_at, raw, route.dialect, call)
+        thread = thread_of(scope["headers"])
+        received = Received(target.span_id, started_at, raw, route.dialect, call, thread)
         try:
             exchange = Exchange(services, caller, received)
         except Exception:

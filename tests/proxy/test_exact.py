@@ -156,6 +156,13 @@ def test_what_registration_found_out_about_turns(ready: Served) -> None:
     assert ready.ok("GET", "/api/engines/eng")["capabilities"]["turn_closer"] == [CLOSER]
 
 
+def test_the_harnesss_own_label_is_recorded(ready: Served) -> None:
+    rollout, key = ready.rollout()
+    headers = {"x-api-key": key, "x-session-id": "ses_7"}
+    assert ready.http.post("/v1/chat/completions", json=chat_body(), headers=headers).status_code == 200
+    assert ready.span(rollout).thread == "ses_7"
+
+
 def test_a_frozen_policy_keeps_the_callers_request(proxy: Served, fake: FakeEngine) -> None:
     proxy.policy("still", kind="frozen")
     proxy.engine(fake, "still")
