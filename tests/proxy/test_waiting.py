@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -16,11 +17,16 @@ import openai
 import pytest
 from sqlalchemy import update
 
+from proxy.outlet import Outlet
+from proxy.patience import Patience
+from proxy.settings import Settings
 from spanlog.models import Engine
 from spanlog.states import SpanStatus
 from tests.proxy.conftest import Served, chat_body, serve, wait_for
 from tests.proxy.fake_engine import FakeEngine, Fault
 from tests.proxy.requests_by_dialect import ROUTES
+from tests.proxy.test_engine_rules import view
+from tests.proxy.test_pool import in_loop
 
 COMMENT = ": keep-alive\n\n"
 
@@ -269,18 +275,40 @@ def test_a_draining_engine_finishes_its_calls_and_takes_no_new_ones(
         other.stop()
 
 
-def test_a_caller_that_reads_slowly_is_no_silence_of_the_engine(sqlite_url: str, fake: FakeEngine) -> None:
-    """Its socket is full for longer than an engine may be silent; all of the reply arrives."""
-    text = "x" * 4_000_000
-    first = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
-    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (first, first, first, last)]
-    fault = Fault("raw", argument=[*pieces, b"data: [DONE]\n\n"])
-    with patient(sqlite_url, fake, fault, upstream_idle_s=0.3) as proxy:
-        _, key = proxy.rollout()
-        with proxy.http.stream(
-            "POST", "/v1/chat/completions", json=chat_body(stream=True), headers={"x-api-key": key}
-        ) as response:
-            time.sleep(1.5)
-            received = response.read()
-        assert len(received) > 3 * len(text) and received.endswith(b"data: [DONE]\n\n")
+@in_loop
+async def test_a_caller_that_reads_slowly_is_no_silence_of_the_engine() -> None:
+    """Its socket is full for longer than an engine may be silent."""
+    taken = asyncio.Event()
+
+    async def send(_message: object) -> None:
+        await taken.wait()
+
+    out, settings = Outlet(send), Settings(upstream_first_s=0.1, upstream_idle_s=0.1)
+    patience = Patience(view(), settings, out)
+    asyncio.get_running_loop().call_later(0.5, taken.set)
+    async with patience:
+        await out.events(b"data: 1\n\n")
+    with pytest.raises(TimeoutError):
+        async with patience:
+            await asyncio.sleep(5)
+
+
+@in_loop
+async def test_a_comment_never_comes_between_headers_and_events() -> None:
+    """It is on its way as the first event comes: that one waits."""
+    sent: list[object] = []
+    slow = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        await slow.wait()
+        await asyncio.sleep(0)
+        sent.append(message.get("status") or message["body"])
+
+    out = Outlet(send)
+    out.keep_alive()
+    events = asyncio.create_task(out.events(b"data: 1\n\n", last=True))
+    await asyncio.sleep(0.01)
+    out.keep_alive()
+    slow.set()
+    await events
+    assert sent == [200, COMMENT.encode(), b"data: 1\n\n"]
