@@ -204,7 +204,10 @@ def read_files(folder: Path) -> dict[str, str]:
 @contextmanager
 def open_world(engine: EngineProcess, database: Path, *, exact: bool) -> Iterator[World]:
     """A proxy and a director on a warm engine."""
-    with Director(engine.base_url) as director, serve(f"sqlite:///{database}") as served:
+    with (
+        Director(engine.base_url) as director,
+        serve(f"sqlite:///{database}", heartbeat_timeout_s=3600.0) as served,
+    ):
         yield World(engine, director, served, exact)
 
 
