@@ -61,15 +61,9 @@ class NodeHarness:
             if not name.startswith(FOREIGN_PREFIXES)
         }
         path = os.pathsep.join([str(self.environment.node_folder), inherited.get("PATH", os.defpath)])
-        return {
-            **inherited,
-            "PATH": path,
-            "HOME": str(home),
-            "NO_COLOR": "1",
-            "CI": "1",
-            "TERM": "dumb",
-            **own,
-        }
+        # PWD too: some believe it over the folder that they run in.
+        places = {"PATH": path, "HOME": str(home), "PWD": str(job.workspace)}
+        return {**inherited, **places, "NO_COLOR": "1", "CI": "1", "TERM": "dumb", **own}
 
     @property
     def program(self) -> str:

@@ -108,10 +108,3 @@ def test_a_title_request_is_a_line_of_its_own(world: World) -> None:
     run, script = run_task(world, "opencode", title=None)
     run.check(script, side=1)
     assert run.files["answer.txt"] == "lantern\n", run.describe()
-
-
-def test_a_missing_harness_is_refused_with_the_remedy(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SINGLETREE_HARNESS_HOME", str(tmp_path))
-    for kind in NODE_HARNESSES:
-        with pytest.raises(HarnessMissing, match=f"python -m harness_adapters.environments {kind}$"):
-            NODE_HARNESSES[kind]().check()
