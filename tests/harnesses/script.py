@@ -57,11 +57,13 @@ class Turns:
     side: str = answer("A title")
     """What every request that is not of the main line gets."""
     is_main: Callable[[Body], bool] = field(default=has_tools)
+    preset: int = 0
+    """Replies that the harness itself puts into the history before the task."""
 
     def __call__(self, body: Body) -> tuple[Line, str]:
         if not self.is_main(body):
             return "side", self.side
-        turn = replies(body)
-        if turn >= len(self.texts):
+        turn = replies(body) - self.preset
+        if not 0 <= turn < len(self.texts):
             raise AssertionError(f"turn {turn + 1} of a line of {len(self.texts)}")
         return "main", self.texts[turn]

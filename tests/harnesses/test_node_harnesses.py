@@ -7,7 +7,7 @@ line, every prompt an exact extension of the one before (see ``Run.check``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -33,6 +33,9 @@ class Tools:
     read: tuple[str, Mapping[str, Any]]
     write: tuple[str, Mapping[str, Any]]
 
+    preset: int = 0
+    """See ``Turns``."""
+
     def script(self) -> Turns:
         """With thinking and text before the first call: what harnesses echo, alter or drop."""
         return Turns(
@@ -40,7 +43,8 @@ class Tools:
                 call(*self.read, text="I read it.", before=think("What does the file say?")),
                 call(*self.write),
                 answer(ANSWER),
-            ]
+            ],
+            preset=self.preset,
         )
 
 
@@ -65,7 +69,7 @@ TOOLS = {
     ),
     "pi": Tools(("read", {"path": "task.txt"}), ("write", {"path": "answer.txt", "content": "lantern\n"})),
     "qwen-code": shell("run_shell_command", "command", is_background=False),
-    "qwen-code-0.15": shell("run_shell_command", "command", is_background=False),
+    "qwen-code-0.15": replace(shell("run_shell_command", "command", is_background=False), preset=1),
 }
 DIALECTS = {
     "claude-code": "messages",
