@@ -49,6 +49,13 @@ def replies(body: Body) -> int:
     return sum(message.get("role") == "assistant" for message in body["messages"])
 
 
+def said_by_user(body: Body, text: str) -> bool:
+    """Whether ``text`` is in a message of the user; in a tool call or a tool's result it does not count."""
+    return any(
+        text in str(message.get("content")) for message in body["messages"] if message["role"] == "user"
+    )
+
+
 @dataclass
 class Turns:
     """A script of one main line: its n-th request, that is one with n replies in its history, gets the n-th text."""
