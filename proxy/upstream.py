@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import structlog
 
-from proxy.engine.client import EngineClient
 from proxy.engine.pool import EngineView
 from proxy.errors import UpstreamFailed
 from proxy.hub import loads
 from spanlog.errors import SpanlogError
+
+if TYPE_CHECKING:
+    from proxy.engine.client import EngineClient
 
 RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 MAX_ERROR_BYTES = 1_000_000

@@ -12,9 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import orjson
 
+from proxy import upstream
 from proxy.engine.pool import EngineView
+from proxy.errors import UpstreamFailed
 from proxy.settings import Settings
+
+RENDER_PATH = "/v1/chat/completions/render"
 
 CHECK_TIMEOUT_S = 10.0
 """For health and label: an engine that shares its cores can answer late."""
@@ -55,6 +60,20 @@ class EngineClient:
             allow_redirects=False,
             trace_request_ctx=engine,
         )
+
+    async def render(self, engine: EngineView, request: dict[str, Any], **fields: Any) -> list[int]:
+        """The prompt tokens of a chat request, as the engine would sample from them (vLLM only).
+
+        ``fields`` replace those of ``request``, e.g. ``add_generation_prompt=False``. ``model`` must be the engine's
+        name for it. Raises UpstreamFailed with the engine's status and message, e.g. 400 for an overlong prompt.
+        """
+        body = orjson.dumps({**request, **fields})
+        async with upstream.open_call(self, engine, RENDER_PATH, body) as response:
+            document = upstream.parse(await response.read())
+        ids = document.get("token_ids")
+        if not isinstance(ids, list):
+            raise UpstreamFailed("The engine rendered a prompt without token ids.")
+        return ids
 
     async def is_healthy(self, engine: EngineView) -> bool:
         """vLLM: /health. Others have no such route: any answer will do. Raises aiohttp.ClientError, TimeoutError."""
