@@ -1,8 +1,9 @@
 """Environments of harnesses that come from PyPI.
 
-Each is a virtual environment of the Python that the harness needs. The harness is pinned exactly; what it needs in
-turn is whatever pip resolves on that day, so the whole list is kept beside it (``installed.txt``), to be looked at when
-a harness behaves otherwise than it did.
+Each is a virtual environment of the Python that the harness needs, filled from a lock in ``locks/``: the harness and
+everything that it needs, each pinned. A release of a client library changes what is on the wire as much as one of the
+harness does; and pip takes up to half an hour to find versions that fit each other, but a minute to install them.
+A lock is made anew with ``uv pip compile --no-annotate --no-header --python-version 3.12 FILE``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from harness_adapters.environments.home import building, harness_home, is_whole
 from harness_adapters.errors import HarnessMissing
 
 INSTALL_TIMEOUT_S = 1800.0
-FROZEN = "installed.txt"
-"""Every package of the environment with its version, as pip reports them after the installation."""
+LOCKS = Path(__file__).with_name("locks")
+"""``NAME.txt``: one ``package==version`` a line."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,7 @@ class PythonEnvironment:
     name: str
     """The harness, as configurations call it."""
     version: str
-    requirements: tuple[str, ...]
-    """What pip is given; the harness itself with ``==``."""
+    """The harness's own, which its lock pins."""
     python: str = "3.11"
     """Version of the interpreter, ``major.minor``."""
 
@@ -40,8 +40,12 @@ class PythonEnvironment:
         return harness_home() / f"{self.name}-{self.version}"
 
     @property
+    def lock(self) -> Path:
+        return LOCKS / f"{self.name}.txt"
+
+    @property
     def _content(self) -> str:
-        return f"python{self.python} {' '.join(self.requirements)}"
+        return f"python{self.python}\n{self.lock.read_text()}"
 
     @property
     def interpreter(self) -> Path:
@@ -52,7 +56,7 @@ class PythonEnvironment:
         return self.folder / "bin" / name
 
     def check(self) -> None:
-        """Raises ``HarnessMissing`` with the remedy unless it is installed whole, with these requirements."""
+        """Raises ``HarnessMissing`` with the remedy unless it is installed whole, at this lock."""
         if not is_whole(self.folder, self._content):
             raise HarnessMissing(
                 f"{self.name} {self.version} is not installed in {self.folder}; "
@@ -66,9 +70,9 @@ class PythonEnvironment:
             if not needed:
                 return
             run([python, "-m", "venv", str(self.folder)], f"{self.name}: no environment made")
-            pip = [str(self.interpreter), "-m", "pip", "--disable-pip-version-check"]
-            run([*pip, "install", "--no-input", *self.requirements], f"pip could not install {self.name}")
-            (self.folder / FROZEN).write_text(run([*pip, "freeze"], "pip could not list what it installed"))
+            pip = [str(self.interpreter), "-m", "pip", "--disable-pip-version-check", "install"]
+            options = ["--no-input", "--no-deps", "-r", str(self.lock)]
+            run([*pip, *options], f"pip could not install {self.name}")
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from harness_adapters.command import outcome_of
-from harness_adapters.driven import harness_environment
+from harness_adapters.python.base import harness_environment
 from harness_adapters.environments.python import PythonEnvironment
 from harness_adapters.errors import HarnessMissing
 from harness_adapters.protocol import Finished, Job, Launch, Outcome
@@ -37,15 +37,13 @@ QUIET = (
 class Aider:
     """Adapter: see the module."""
 
-    environment: ClassVar[PythonEnvironment] = PythonEnvironment(
-        "aider", VERSION, (f"aider-chat=={VERSION}",)
-    )
+    environment: ClassVar[PythonEnvironment] = PythonEnvironment("aider", VERSION)
 
     files: list[str] = field(default_factory=list)
     """Files of the workspace that the conversation begins with."""
     args: list[str] = field(default_factory=list)
     """More of aider's own options, e.g. ``--edit-format diff``, ``--no-auto-commits``."""
-    name: str = "aider"
+    name: ClassVar[str] = "aider"
 
     def check(self) -> None:
         self.environment.check()

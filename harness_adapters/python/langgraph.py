@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from harness_adapters.driven import DrivenLibrary
+from harness_adapters.python.base import DrivenLibrary
 from harness_adapters.environments.python import PythonEnvironment
 
 VERSION = "1.2.24"
@@ -19,9 +19,7 @@ VERSION = "1.2.24"
 class LangGraph(DrivenLibrary):
     """Adapter: see the module."""
 
-    environment: ClassVar[PythonEnvironment] = PythonEnvironment(
-        "langgraph", VERSION, (f"langgraph=={VERSION}", "langchain==1.5.2", "langchain-openai==1.7.4")
-    )
+    environment: ClassVar[PythonEnvironment] = PythonEnvironment("langgraph", VERSION)
     driver: ClassVar[str] = "langgraph_agent"
 
     api: Literal["chat", "responses"] = "chat"
@@ -30,4 +28,4 @@ class LangGraph(DrivenLibrary):
     system_prompt: str | None = None
     max_turns: int = 20
     """Model calls per rollout."""
-    name: str = "langgraph"
+    name: ClassVar[str] = "langgraph"

@@ -17,7 +17,7 @@ from harness_adapters.environment import clean_environment, openai_environment
 from harness_adapters.environments.python import PythonEnvironment
 from harness_adapters.protocol import Endpoint, Finished, Job, Launch, Outcome, ToolCall
 
-DRIVERS = Path(__file__).with_name("drivers")
+DRIVERS = Path(__file__).parents[1] / "drivers"
 REPORT = "report.json"
 """In the scratch folder, where the agent does not look."""
 QUIET = {
@@ -63,7 +63,7 @@ class DrivenLibrary:
     environment: ClassVar[PythonEnvironment]
     driver: ClassVar[str]
     """Name of the script, without ``.py``."""
-    name: str
+    name: ClassVar[str]
 
     def check(self) -> None:
         self.environment.check()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from harness_adapters.driven import DrivenLibrary
+from harness_adapters.python.base import DrivenLibrary
 from harness_adapters.environments.python import PythonEnvironment
 
 VERSION = "1.26.0"
@@ -21,9 +21,7 @@ VERSION = "1.26.0"
 class SmolAgents(DrivenLibrary):
     """Adapter: see the module."""
 
-    environment: ClassVar[PythonEnvironment] = PythonEnvironment(
-        "smolagents", VERSION, (f"smolagents[openai]=={VERSION}",)
-    )
+    environment: ClassVar[PythonEnvironment] = PythonEnvironment("smolagents", VERSION)
     driver: ClassVar[str] = "smolagents_agent"
 
     agent: Literal["code", "tool-calling"] = "code"
@@ -31,4 +29,4 @@ class SmolAgents(DrivenLibrary):
     streaming: bool = False
     max_turns: int = 20
     """Model calls per rollout."""
-    name: str = "smolagents"
+    name: ClassVar[str] = "smolagents"
