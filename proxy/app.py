@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.routing import Match
 
 from proxy import asgi
 from proxy.auth import KeyRing
@@ -62,10 +63,16 @@ class App:
                 }
                 await asgi.send_json(send, 421, {"error": error})
                 return
-            if is_data_plane(scope["path"]):
+            if is_data_plane(scope["path"]) or self._is_probe(scope):
                 await self.control.state.data_plane(scope, receive, send)
                 return
         await self.control(scope, receive, send)
+
+    def _is_probe(self, scope: asgi.Scope) -> bool:
+        """``HEAD`` on a path that is nobody's: Claude Code looks for ``/api/hello``, or for the bare base URL."""
+        return scope["method"] == "HEAD" and not any(
+            route.matches(scope)[0] != Match.NONE for route in self.control.routes
+        )
 
 
 def _names_one_of(hosts: frozenset[str], scope: asgi.Scope) -> bool:

@@ -112,6 +112,7 @@ class Exchange:
                 log.info("engine failed", engine=avoid, attempt=attempt, error=message)
                 if self._headers_sent or not error.retryable or attempt == settings.upstream_tries:
                     raise
+            self.call.restart()
             self.services.metrics.retries.inc()
             await asyncio.sleep(RETRY_BASE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
@@ -183,7 +184,7 @@ class Exchange:
         """Sends a part of the stream. If the caller is slow to take it, later arrival times are not exact [I2]."""
         if not self._headers_sent:
             self._headers_sent = True
-            await asgi.start(send, 200, asgi.EVENT_STREAM, (b"cache-control", b"no-cache"))
+            await self._start_stream(send)
         before = time.monotonic()
         await send({"type": "http.response.body", "body": events, "more_body": True})
         if time.monotonic() - before > self.services.stalls.limit_s:
@@ -218,8 +219,12 @@ class Exchange:
             await send({"type": "http.response.body", "body": held})
             return
         if not self._headers_sent:
-            await asgi.start(send, 200, asgi.EVENT_STREAM, (b"cache-control", b"no-cache"))
+            await self._start_stream(send)
         await send({"type": "http.response.body", "body": held})
+
+    async def _start_stream(self, send: asgi.Send) -> None:
+        content_type = getattr(self.call, "stream_type", asgi.EVENT_STREAM)
+        await asgi.start(send, 200, content_type, (b"cache-control", b"no-cache"))
 
     async def _send_error(self, send: asgi.Send, error: UpstreamFailed) -> None:
         """In the caller's shape. In a stream that has begun: an error event, then the end."""

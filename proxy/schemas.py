@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, field_validator, model_validator
 
 from spanlog.text import refuse_unstorable
 
@@ -53,6 +53,20 @@ class PolicyBody(Body):
     """Rollouts that one optimiser step consumes; 0 switches admission control off."""
     max_staleness: int = Field(default=0, ge=0)
     """In-flight plus unconsumed rollouts stay at or below (this + 1) x ``rollouts_per_step``."""
+    mode: Literal["exact", "observe"] | None = None
+    """``exact``: prompts are rendered and spliced to the tokens that were recorded. ``observe``: requests pass as they
+    are, and where tokens drift the history forks. Default: ``exact`` for ``train``, ``observe`` for ``frozen``."""
+    history: Literal["append_only", "faithful"] = "append_only"
+    """``append_only`` keeps recorded tokens, earlier thinking included. ``faithful`` forks where the template rewrites
+    history."""
+    untrainable: Literal["serve", "refuse"] = "serve"
+    """What becomes of requests whose replies cannot be trained on."""
+
+    @model_validator(mode="after")
+    def _mode_by_kind(self) -> PolicyBody:
+        if self.mode is None:
+            self.mode = "exact" if self.kind == "train" else "observe"
+        return self
 
 
 class EngineBody(Body):

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spanlog.arrays import Ints, encode_floats, encode_ints
+from spanlog.arrays import Ints, as_ints, encode_floats, encode_ints
 from spanlog.blobs import blob_row
+from spanlog.delta import Parent, shared_length
 from spanlog.ids import new_id
 from spanlog.states import ENDED_ROLLOUT_STATES, Delivery, SpanStatus
 from spanlog.text import storable
@@ -48,15 +49,23 @@ class SpanDraft:
     trainable: bool = True
     untrainable_reason: str | None = None
     prompt_tokens: Sequence[int] | NDArray[np.integer] | None = None
-    """Prompt ids [p]; with a parent, those from ``shared_tokens`` on. Null: the engine gave none."""
+    """The whole prompt's ids [p]. Null: the engine gave none."""
     completion_tokens: Sequence[int] | NDArray[np.integer] | None = None
     """Sampled ids [n], end of turn included."""
     logprobs: Sequence[float] | NDArray[np.floating] | None = None
     """[n], of the distribution that was sampled from."""
     received_at: Sequence[float] | NDArray[np.float64] | None = None
     """Unix seconds [n] at which each token came in; null for a reply that was not streamed."""
-    parent_id: str | None = None
-    shared_tokens: int = 0
+    parent: Parent | None = None
+    """The committed span of the same rollout that this one is stored as a change of; null stores it whole."""
+    fork_cause: str | None = None
+    """Why the tokens do not extend the parent's; null: they do, or there is no parent."""
+    fork_token: int | None = None
+    """Position in the parent's tokens of the first that differs, where there was a fork."""
+    thread: str | None = None
+    """The harness's own label of the line of work."""
+    hub: dict[str, Any] | None = None
+    """The request as a chat completion; null: it is one."""
     context_hash: str | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     stripped: list[str] = field(default_factory=list)
@@ -115,20 +124,32 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
     if draft.reply is not None:
         blobs.append(blob_row(draft.reply if isinstance(draft.reply, bytes) else to_json(draft.reply)))
         reply_hash = blobs[1]["hash"]
+    prompt = None if draft.prompt_tokens is None else as_ints(draft.prompt_tokens)
+    parent = draft.parent if draft.parent and draft.parent.rollout_id == draft.rollout_id else None
+    shared = 0
+    if parent and parent.tokens is not None and prompt is not None:
+        shared = shared_length(parent.tokens, prompt)
+    hub_hash = None
+    if draft.hub is not None:
+        blobs.append(blob_row(to_json(draft.hub)))
+        hub_hash = blobs[-1]["hash"]
     row = {name: getattr(draft, name) for name in COPIED}
     row |= {
+        "parent_id": parent.id if parent else None,
+        "shared_tokens": shared,
+        "thread": storable(draft.thread),
+        "hub_hash": hub_hash,
         "id": draft.id or new_id("spn", draft.started_at),
         "stripped": list(draft.stripped),
         "error": storable(draft.error),
         "stop_reason": storable(draft.stop_reason),
         "finish_reason": storable(draft.finish_reason),
-        "prompt_tokens": None if draft.prompt_tokens is None else encode_ints(draft.prompt_tokens),
+        "prompt_tokens": None if prompt is None else encode_ints(prompt[shared:]),
         "completion_tokens": None
         if draft.completion_tokens is None
         else encode_ints(draft.completion_tokens),
         "logprobs": None if draft.logprobs is None else encode_floats(draft.logprobs),
-        "prompt_count": draft.shared_tokens
-        + (0 if draft.prompt_tokens is None else len(draft.prompt_tokens)),
+        "prompt_count": 0 if prompt is None else prompt.size,
         "completion_count": count or 0,
         "request_hash": request["hash"],
         "reply_hash": reply_hash,
@@ -139,8 +160,8 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
 
 
 COPIED = (
-    "rollout_id", "policy_id", "engine_id", "dialect", "mode", "stream", "status", "parent_id", "shared_tokens",
-    "context_hash", "sampling", "upstream_id", "http_status", "started_at", "first_token_at", "ended_at",
+    "rollout_id", "policy_id", "engine_id", "dialect", "mode", "stream", "status", "fork_cause",
+    "fork_token", "context_hash", "sampling", "upstream_id", "http_status", "started_at", "first_token_at", "ended_at",
 )  # fmt: skip
 """Columns that take the draft's field as it is."""
 

@@ -26,6 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from spanlog.states import History, Mode, Untrainable
+
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 """A JSON column: small, structured, never tokens."""
 
@@ -75,6 +77,12 @@ class Policy(Base):
     """Rollouts that one optimiser step consumes; 0 switches admission control off."""
     max_staleness: Mapped[int] = mapped_column(default=0)
     """Admission bound: in-flight plus unconsumed rollouts stay at or below (this + 1) x ``rollouts_per_step``."""
+    mode: Mapped[str] = mapped_column(default=Mode.OBSERVE, server_default=Mode.OBSERVE)
+    """``exact`` (prompts are rendered and spliced to recorded tokens [I1]) or ``observe`` (passed on as they are)."""
+    history: Mapped[str] = mapped_column(default=History.APPEND_ONLY, server_default=History.APPEND_ONLY)
+    """``append_only`` (recorded tokens are kept) or ``faithful`` (forks where the template rewrites history)."""
+    untrainable: Mapped[str] = mapped_column(default=Untrainable.SERVE, server_default=Untrainable.SERVE)
+    """``serve`` or ``refuse``: what becomes of requests whose replies cannot be trained on."""
     created_at: Mapped[float]
 
 
@@ -227,7 +235,14 @@ class Span(Base):
     """Machine-readable cause, e.g. ``forced_tool_choice``; null if trainable."""
 
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("spans.id"))
-    """Delta storage [I5]: the span whose tokens and messages this one extends; null stores all of its own."""
+    """Delta storage [I5]: the span of the same rollout whose tokens and messages this one is stored as a change of.
+    Without ``fork_cause``, its tokens are an exact extension of the parent's prompt + completion."""
+    fork_cause: Mapped[str | None]
+    """Why the tokens do not extend the parent's; machine-readable."""
+    fork_token: Mapped[int | None]
+    """Position in the parent's prompt + completion of the first token that differs, where there was a fork."""
+    thread: Mapped[str | None]
+    """The harness's own label of the line of work, where it sends one."""
     shared_tokens: Mapped[int] = mapped_column(default=0)
     """Number of leading prompt tokens taken from the parent's prompt + completion."""
     prompt_tokens: Mapped[bytes | None]
@@ -246,13 +261,24 @@ class Span(Base):
     completion_count: Mapped[int] = mapped_column(default=0)
 
     request_hash: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
-    """The request body as the harness sent it (JSON)."""
+    """The request: with ``history_key``, its change against the parent's but for the history and tools, else the body
+    as the harness sent it. See ``spanlog.delta`` for the formats."""
     reply_hash: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
     """The reply in hub terms: the assistant message, finish reason and usage (JSON)."""
+    history_key: Mapped[str | None]
+    """Delta storage [I5]: the request's field that holds the history: messages, input, contents or prompt; null: the
+    request is stored whole, byte for byte."""
+    shared_messages: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Number of leading items of the history taken from the parent's."""
     messages_delta: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
-    """Delta storage [I5]: the messages that the parent has not; null stores the request whole."""
+    """The items of the history from ``shared_messages`` on; null: none."""
     tools_hash: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
-    """Delta storage [I5]: the tool list; null stores the request whole."""
+    """The tool list; null: the parent's."""
+    hub_hash: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
+    """The same four for the request in hub terms (a chat completion); null: it is the request itself."""
+    hub_shared_messages: Mapped[int] = mapped_column(default=0, server_default="0")
+    hub_messages_delta: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
+    hub_tools_hash: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
     context_hash: Mapped[str | None]
     """Rolling hash of messages and reply for lineage; null until exact mode fills it."""
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, func, select, update
 from spanlog.errors import Conflict, NotFound
 from spanlog.locks import lock_policy
 from spanlog.models import Group, Policy, TrainStep
-from spanlog.states import GroupState, PolicyKind, Purpose
+from spanlog.states import GroupState, History, Mode, PolicyKind, Purpose, Untrainable
 from spanlog.upsert import insert_or_ignore
 
 OUTSTANDING_STATES = (GroupState.OPEN, GroupState.SETTLED, GroupState.LEASED)
@@ -25,9 +25,15 @@ def put(
     group_size: int,
     rollouts_per_step: int,
     max_staleness: int,
+    mode: str = Mode.OBSERVE,
+    history: str = History.APPEND_ONLY,
+    untrainable: str = Untrainable.SERVE,
     now: float,
 ) -> Row[Any]:
-    """Create the policy, or bring an existing one to these settings. Raises Conflict if its kind would change."""
+    """Create the policy, or bring an existing one to these settings.
+
+    Raises Conflict if its kind would change, ValueError for a word that is none.
+    """
     settings = {
         "kind": PolicyKind(kind),
         "model": model,
@@ -35,6 +41,9 @@ def put(
         "group_size": group_size,
         "rollouts_per_step": rollouts_per_step,
         "max_staleness": max_staleness,
+        "mode": Mode(mode),
+        "history": History(history),
+        "untrainable": Untrainable(untrainable),
     }
     start = {"id": id, "version": 0, "committed_version": 0, "fence": 0, "created_at": now}
     if not insert_or_ignore(conn, Policy, start | settings):

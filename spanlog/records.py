@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ class SpanRecord:
     trainable: bool
     untrainable_reason: str | None
     parent_id: str | None
+    fork_cause: str | None
+    fork_token: int | None
+    thread: str | None
     shared_tokens: int
     prompt_tokens: Ints | None
     """The whole prompt, int32 [prompt_count]: the parent's part included."""
@@ -46,8 +50,10 @@ class SpanRecord:
     """int32 [n]; -1 where unknown [I2]."""
     version_high: Ints | None
     oldest_version: int | None
-    request: bytes
-    """The body as the harness sent it, byte for byte."""
+    request: Any
+    """The body as the harness sent it, a JSON value; null if it was no JSON."""
+    hub: dict[str, Any]
+    """The request as a chat completion: the body itself where it is one; empty if it was no JSON."""
     reply: dict[str, Any] | None
     context_hash: str | None
     sampling: dict[str, Any]
@@ -64,7 +70,7 @@ class SpanRecord:
 
 PLAIN = (
     "id", "rollout_id", "policy_id", "engine_id", "dialect", "mode", "stream", "status", "delivery", "trainable",
-    "untrainable_reason", "parent_id", "shared_tokens", "oldest_version", "context_hash", "sampling", "stripped",
+    "untrainable_reason", "parent_id", "fork_cause", "fork_token", "thread", "shared_tokens", "oldest_version", "context_hash", "sampling", "stripped",
     "finish_reason", "stop_reason", "upstream_id", "http_status", "error", "started_at", "first_token_at", "ended_at",
 )  # fmt: skip
 """Columns that a record takes as they are."""
@@ -85,7 +91,7 @@ def read_spans(conn: Connection, rollout_ids: Collection[str]) -> dict[str, list
 
 def query_spans(conn: Connection, rollout_ids: list[str]) -> list[Row[Any]]:
     """Rows of ``spans`` with both blobs: one query."""
-    request, reply = aliased(Blob), aliased(Blob)
+    request, reply, hub = aliased(Blob), aliased(Blob), aliased(Blob)
     query = (
         select(
             *Span.__table__.columns,
@@ -93,9 +99,12 @@ def query_spans(conn: Connection, rollout_ids: list[str]) -> list[Row[Any]]:
             request.data.label("request_data"),
             reply.codec.label("reply_codec"),
             reply.data.label("reply_data"),
+            hub.codec.label("hub_codec"),
+            hub.data.label("hub_data"),
         )
         .outerjoin(request, request.hash == Span.request_hash)
         .outerjoin(reply, reply.hash == Span.reply_hash)
+        .outerjoin(hub, hub.hash == Span.hub_hash)
         .where(Span.rollout_id.in_(rollout_ids))
         .order_by(Span.id)
     )
@@ -105,6 +114,11 @@ def query_spans(conn: Connection, rollout_ids: list[str]) -> list[Row[Any]]:
 def read_row(row: Row[Any], earlier: dict[str, SpanRecord]) -> SpanRecord:
     """One row decoded; a parent comes before its children, in ``earlier``."""
     fields = row._mapping
+    request = None
+    if row.request_data is not None:
+        with contextlib.suppress(ValueError):
+            request = json.loads(unpack(row.request_codec, row.request_data))
+    hub = request if row.hub_data is None else json.loads(unpack(row.hub_codec, row.hub_data))
     return SpanRecord(
         **{name: fields[name] for name in PLAIN},
         prompt_tokens=whole_prompt(row, earlier),
@@ -112,7 +126,8 @@ def read_row(row: Row[Any], earlier: dict[str, SpanRecord]) -> SpanRecord:
         logprobs=None if row.logprobs is None else decode_floats(row.logprobs),
         version_low=ints(row.version_low),
         version_high=ints(row.version_high),
-        request=b"" if row.request_data is None else unpack(row.request_codec, row.request_data),
+        request=request,
+        hub=hub if isinstance(hub, dict) else {},
         reply=None if row.reply_data is None else json.loads(unpack(row.reply_codec, row.reply_data)),
     )
 

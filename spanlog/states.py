@@ -15,6 +15,21 @@ class PolicyKind(StrEnum):
     FROZEN = "frozen"
 
 
+class Mode(StrEnum):
+    EXACT = "exact"  # prompts are rendered, and spliced to the recorded tokens
+    OBSERVE = "observe"  # requests pass as they are; where tokens drift, the history forks
+
+
+class History(StrEnum):
+    APPEND_ONLY = "append_only"  # recorded tokens are kept, earlier thinking included
+    FAITHFUL = "faithful"  # where the template rewrites history, so does the prompt
+
+
+class Untrainable(StrEnum):
+    SERVE = "serve"  # answered, and marked with the reason
+    REFUSE = "refuse"  # the caller gets an error
+
+
 class EngineState(StrEnum):
     STALE = "stale"  # registered or restarted; does not serve the current version, so takes no traffic
     READY = "ready"

@@ -47,6 +47,8 @@ class Target:
     """From the path, where the dialect has it there (Gemini)."""
     stream: bool = False
     """Whether the path asks for a stream (Gemini)."""
+    array: bool = False
+    """Whether that stream is one JSON array instead of server-sent events (Gemini without ``alt=sse``)."""
 
 
 class Call(Protocol):
@@ -54,7 +56,8 @@ class Call(Protocol):
 
     ``whole`` is called once for a reply that is not streamed. For a stream, ``chunk`` is called for each chunk in order
     and ``end`` after the last; if something fails in between, ``error_event`` ends the stream instead. What they return
-    is sent as it is: bodies, or server-sent events with their framing.
+    is sent as it is: bodies, or server-sent events with their framing. A call whose streams are no server-sent events
+    has their content type as ``stream_type``.
     """
 
     hub: dict[str, Any]
@@ -70,6 +73,10 @@ class Call(Protocol):
 
     def resume(self, messages: list[dict[str, Any]]) -> None:
         """Puts the history of ``previous``, its reply included and in hub terms, in front of the messages."""
+        ...
+
+    def restart(self) -> None:
+        """Forgets what was written of a reply that broke off before any of it was sent: it is asked for again."""
         ...
 
     def to_hub(self, document: dict[str, Any]) -> dict[str, Any]:

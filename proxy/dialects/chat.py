@@ -96,6 +96,9 @@ class ChatCall:
     def resume(self, messages: list[dict[str, Any]]) -> None:
         raise AssertionError("a chat completion names no stored reply")
 
+    def restart(self) -> None:
+        """Chunks are written one by one: there is nothing to forget."""
+
     def to_hub(self, document: dict[str, Any]) -> dict[str, Any]:
         return document
 

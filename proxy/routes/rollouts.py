@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from fastapi import APIRouter
@@ -107,5 +106,4 @@ def span_dict(span: records.SpanRecord) -> dict[str, Any]:
         fields[name] = None if fields[name] is None else fields[name].tolist()
     if span.logprobs is not None:
         fields["logprobs"] = finite(span.logprobs.tolist())
-    fields["request"] = json.loads(span.request) if span.request else None
     return fields

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,8 @@ class FakeEngine:
     cut_off: int = 0
     """Calls whose caller left before the end."""
     url: str = ""
+    message: dict[str, Any] | None = None
+    """What it answers chats with instead of its usual text; all its tokens then come with the end."""
     before_finish: Callable[[], Awaitable[None]] | None = None
 
     def start(self) -> FakeEngine:
@@ -98,14 +100,14 @@ class FakeEngine:
         }
         if path in fixed:
             return web.json_response(fixed[path])
-        if path != "/v1/chat/completions":
+        if path not in ("/v1/chat/completions", "/v1/completions"):
             return web.json_response({"error": {"message": f"no route {path}"}}, status=404)
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.running += 1
         try:
-            return await self._chat(request, body)
+            return await self._answer(request, body)
         except (asyncio.CancelledError, ConnectionError):
             self.cut_off += 1
             raise
@@ -119,7 +121,7 @@ class FakeEngine:
         fault.times -= 1
         return fault
 
-    async def _chat(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         fault = self._take_fault()
         if fault.kind == "status":
             status, message = fault.argument
@@ -135,7 +137,7 @@ class FakeEngine:
             await asyncio.sleep(self.token_delay_s)
         if self.before_finish:
             await self.before_finish()
-        reply = self.reply(body, fault)
+        reply = as_text(self.reply(body, fault)) if "prompt" in body else self.reply(body, fault)
         return web.Response(body=json.dumps(reply).encode(), content_type="application/json")
 
     async def _stream(self, request: web.Request, body: dict[str, Any], fault: Fault) -> web.StreamResponse:
@@ -147,6 +149,9 @@ class FakeEngine:
                 await asyncio.sleep(0.002)
             return response
         chunks = self.chunks(body, fault)
+        if "prompt" in body:
+            chunks = [as_text(chunk) for chunk in chunks[1:]]
+            chunks[0]["choices"][0]["prompt_token_ids"] = PROMPT_IDS
         for index, chunk in enumerate(chunks):
             if fault.kind == "reset_after" and index == fault.argument:
                 assert request.transport is not None
@@ -198,6 +203,9 @@ class FakeEngine:
         }
         if fault.kind == "missing_ids":
             del choice["token_ids"]
+        if self.message:
+            choice["message"] = self.message
+            choice["finish_reason"] = "tool_calls" if self.message.get("tool_calls") else "stop"
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",
@@ -224,6 +232,10 @@ class FakeEngine:
             "finish_reason": None,
         }
         chunks: list[dict[str, Any]] = [{**base, "choices": [first], "prompt_token_ids": PROMPT_IDS}]
+        if self.message:
+            chunks += [{**base, "choices": [choice]} for choice in self._message_choices(fault)]
+            chunks.append({**base, "choices": [], "usage": self.usage(fault)})
+            return chunks
         for index, ((token, text, _), entry) in enumerate(zip(TOKENS, self.entries(fault), strict=True)):
             last = index == len(TOKENS) - 1
             choice: dict[str, Any] = {
@@ -243,3 +255,50 @@ class FakeEngine:
         if (body.get("stream_options") or {}).get("include_usage"):
             chunks.append({**base, "choices": [], "usage": self.usage(fault)})
         return chunks
+
+    def _message_choices(self, fault: Fault) -> Iterator[dict[str, Any]]:
+        assert self.message is not None
+        for delta in deltas(self.message):
+            yield {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        yield {
+            "index": 0,
+            "delta": {},
+            "logprobs": {"content": self.entries(fault)},
+            "finish_reason": "tool_calls" if self.message.get("tool_calls") else "stop",
+            "token_ids": [token for token, _, _ in TOKENS],
+        }
+
+
+def deltas(message: dict[str, Any], size: int = 5) -> Iterator[dict[str, Any]]:
+    """A message cut as vLLM's parsers cut it: texts and arguments in pieces of ``size`` characters, names whole."""
+    for name in ("reasoning", "content"):
+        text = message.get(name) or ""
+        for start in range(0, len(text), size):
+            yield {name: text[start : start + size]}
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        yield {
+            "tool_calls": [{**call, "index": index, "function": {"name": function["name"], "arguments": ""}}]
+        }
+        for start in range(0, len(function["arguments"]), size):
+            piece = {"arguments": function["arguments"][start : start + size]}
+            yield {"tool_calls": [{"index": index, "function": piece}]}
+
+
+def as_text(document: dict[str, Any]) -> dict[str, Any]:
+    """A chat reply or chunk in the form of vLLM's ``/v1/completions``: texts, and prompt ids inside the choices."""
+    choices = []
+    for choice in document["choices"]:
+        message = choice.get("message", choice.get("delta"))
+        choice = {name: value for name, value in choice.items() if name not in ("message", "delta")}
+        entries = choice["logprobs"]["content"]
+        choice["logprobs"] = {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": [{entry["token"]: entry["logprob"]} for entry in entries],
+            "text_offset": [0 for _ in entries],
+        }
+        choice |= {"text": message.get("content", ""), "prompt_token_ids": document.get("prompt_token_ids")}
+        choices.append(choice)
+    kept = {name: value for name, value in document.items() if name != "prompt_token_ids"}
+    return {**kept, "id": "cmpl-1", "object": "text_completion", "choices": choices}

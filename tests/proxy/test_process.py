@@ -114,9 +114,7 @@ def recorded(folder: Path, rollout: str) -> list[str]:
     try:
         with database.read() as conn:
             spans = read_spans(conn, [rollout])[rollout]
-        return [
-            json.loads(span.request or b"")["messages"][0]["content"] for span in spans if span.status == "ok"
-        ]
+        return [span.request["messages"][0]["content"] for span in spans if span.status == "ok"]
     finally:
         database.close()
 

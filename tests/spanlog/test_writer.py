@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -20,6 +21,7 @@ from sqlalchemy import event
 
 from spanlog import writer as writer_module
 from spanlog.database import Database, open_database
+from spanlog.delta import Parent
 from spanlog.errors import DatabaseLocked, NotFound, SpanlogError, TransactionLost, WriterClosed
 from spanlog.models import Blob, Span
 from spanlog.records import read_spans
@@ -51,7 +53,11 @@ def test_a_span_comes_back_as_it_was(world: World) -> None:
     writer.close()
     with world.database.read() as conn:
         (record,) = read_spans(conn, [rollout, "nowhere"])[rollout]
-    assert record.id == summary.id and record.request == draft.request and record.reply == draft.reply
+    assert (
+        record.id == summary.id
+        and record.request == json.loads(draft.request)
+        and record.reply == draft.reply
+    )
     assert record.prompt_tokens is not None and record.prompt_tokens.tolist() == [1, 2, 3, 4]
     assert record.completion_tokens is not None and record.completion_tokens.tolist() == [5, 6, 7]
     assert record.logprobs is not None and record.logprobs.tolist() == [-0.5, -0.25, -1.0]
@@ -65,13 +71,15 @@ def test_a_child_reads_its_parents_tokens(world: World) -> None:
     writer = SpanWriter(world.database)
     parent = writer.submit(world.draft(rollout)).result(10)
     world.now += 5
-    child = world.draft(rollout, parent_id=parent.id, shared_tokens=6, prompt_tokens=[9, 10])
+    tokens = np.array([1, 2, 3, 4, 5, 6, 7], np.int32)
+    prompt = [1, 2, 3, 4, 5, 6, 9, 10]
+    child = world.draft(rollout, parent=Parent(parent.id, rollout, tokens), prompt_tokens=prompt)
     writer.submit(child).result(10)
     writer.close()
     with world.database.read() as conn:
         spans = read_spans(conn, [rollout])[rollout]
-    assert spans[1].prompt_tokens is not None
-    assert spans[1].prompt_tokens.tolist() == [1, 2, 3, 4, 5, 6, 9, 10]
+    assert spans[1].prompt_tokens is not None and spans[1].shared_tokens == 6
+    assert spans[1].prompt_tokens.tolist() == prompt
 
 
 def test_text_without_tokens_has_no_versions(world: World) -> None:
@@ -114,7 +122,6 @@ def test_an_unknown_version_is_not_trained_on(world: World) -> None:
 BAD: dict[str, dict[str, Any]] = {
     "no rollout": {"rollout_id": "nowhere"},
     "no policy": {"policy_id": "nowhere"},
-    "no parent": {"parent_id": "nowhere"},
     "lengths": {"logprobs": [-1.0]},
     "range": {"completion_tokens": [1, 2, 2**40]},
     "nan": {"sampling": {"temperature": float("nan")}},
@@ -295,7 +302,7 @@ def test_a_savepoint_that_cannot_be_released_fails_its_span_alone(world: World) 
 
     event.listen(world.database.engine, "release_savepoint", refuse)
     try:
-        drafts = [world.draft(rollout), world.draft(rollout), world.draft(rollout, parent_id="nowhere")]
+        drafts = [world.draft(rollout), world.draft(rollout), world.draft(rollout, policy_id="nowhere")]
         futures = submit_as_one_batch(world.database, drafts)
     finally:
         event.remove(world.database.engine, "release_savepoint", refuse)

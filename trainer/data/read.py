@@ -6,7 +6,6 @@ well: words are words, whatever engine said them).
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -126,10 +125,9 @@ def _sft_tokens(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> tuple[
     whole = span.untrainable_reason not in WITHOUT_ITS_TOKENS
     if own and whole and span.prompt_tokens is not None and span.completion_tokens is not None:
         return span.prompt_tokens, span.completion_tokens
-    if not span.request or not span.reply or not span.reply.get("message"):
+    if not span.hub or not span.reply or not span.reply.get("message"):
         raise Unrenderable("no_message")
-    request: dict[str, Any] = json.loads(span.request)
-    return retokenizer.encode_turn(request, span.reply["message"], cut=span.finish_reason == "length")
+    return retokenizer.encode_turn(span.hub, span.reply["message"], cut=span.finish_reason == "length")
 
 
 def _never_a_reply(span: SpanRecord) -> str | None:

@@ -39,7 +39,7 @@ class Retokenizer:
     ) -> tuple[Tokens, Tokens]:
         """Prompt (P,) and completion (C,) int32 of one call.
 
-        ``request`` is the chat-completions body, ``reply`` the assistant message. The end-of-turn token is the
+        ``request`` is a chat completion's (the hub's) request, ``reply`` the assistant message. The end-of-turn token is the
         completion's last, and a target, unless the reply was ``cut`` short by a length limit. What the template writes
         after it (often a newline) was never sampled and is left out. Raises ``Unrenderable``.
         """

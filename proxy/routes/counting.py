@@ -1,0 +1,51 @@
+"""How many tokens a prompt would have, counted by an engine of the caller's policy: the same template and tokenizer
+that a call would meet. Nothing is sampled, so no span is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy import asgi
+from proxy.auth import Caller
+from proxy.dialects import messages
+from proxy.dialects.base import BadRequest
+from proxy.errors import Refusal, UpstreamFailed
+from proxy.services import Services
+
+
+async def count_tokens(
+    services: Services, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+) -> None:
+    """Answers ``POST /v1/messages/count_tokens``. Raises Refusal, ClientGone."""
+    raw = await asgi.read_body(scope, receive, services.settings.max_body_bytes)
+    try:
+        request = messages.decode_count(raw)
+    except BadRequest as error:
+        raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
+    async with asgi.CancelOnDisconnect(receive):
+        count = len(await _render(services, caller, request))
+    await asgi.send_json(send, 200, {"input_tokens": count})
+
+
+async def _render(services: Services, caller: Caller, request: dict[str, Any]) -> list[int]:
+    """The prompt's tokens; another engine, or another connection, is tried where one fails."""
+    failure: UpstreamFailed | None = None
+    avoid: str | None = None
+    for _ in range(services.settings.upstream_tries):
+        with services.pool.use(caller.policy_id, caller.rollout_id, avoid) as engine:
+            if engine.kind != "vllm":
+                raise Refusal(
+                    501, f"Engine '{engine.id}' cannot count tokens: only vLLM can.", code="no_count"
+                )
+            try:
+                return await services.watch.client.render(engine, request, model=caller.model)
+            except UpstreamFailed as error:
+                failure, avoid = error, engine.id
+                if not error.retryable:
+                    break
+            except TypeError as error:  # JSON is read to a greater depth than it is written
+                raise Refusal(
+                    400, f"The request cannot be passed on: {error}.", code="invalid_request"
+                ) from None
+    assert failure is not None
+    raise Refusal(failure.status, failure.message, code=failure.code)
