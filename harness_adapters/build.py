@@ -33,6 +33,10 @@ def unchecked_adapter(harness: config.Harness) -> Adapter:
             from harness_adapters.mini_swe_agent import MiniSWEAgent
 
             return MiniSWEAgent(**settings)
+        case config.NodeHarness():
+            from harness_adapters.node.table import NODE_HARNESSES
+
+            return NODE_HARNESSES[harness.kind](**settings)
         case config.CommandHarness():
             from harness_adapters.command import Command
 

@@ -66,6 +66,29 @@ class MiniSWEAgentHarness(Strict):
     """Go on with another version than the adapter was proved with."""
 
 
+class NodeHarness(Strict):
+    """A coding agent that is a Node program: its own command, one process per rollout, in an environment of its own
+    (``python -m harness_adapters.environments KIND`` installs it)."""
+
+    kind: Literal[
+        "claude-code",
+        "cline",
+        "codex",
+        "copilot",
+        "gemini-cli",
+        "opencode",
+        "pi",
+        "qwen-code",
+        "qwen-code-0.15",
+    ]
+    context_window: int = Field(default=32768, ge=1)
+    """Tokens of the model's window, as the harness is told."""
+    max_output: int = Field(default=4096, ge=1)
+    """Tokens of one reply at most, where the harness takes a limit."""
+    workspace: Path | None = None
+    """Folder copied into each rollout's workspace, where the agent works."""
+
+
 class CommandHarness(Strict):
     """Any program that reads ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``."""
 
@@ -189,7 +212,7 @@ class NoReward(RewardBase):
 
 
 Harness = Annotated[
-    PydanticAIHarness | OpenAIAgentsHarness | MiniSWEAgentHarness | CommandHarness,
+    PydanticAIHarness | OpenAIAgentsHarness | MiniSWEAgentHarness | NodeHarness | CommandHarness,
     Field(discriminator="kind"),
 ]
 Tasks = Annotated[JsonlTasks | FunctionTasks | InlineTasks | ReasoningGymTasks, Field(discriminator="kind")]

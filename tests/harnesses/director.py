@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from aiohttp import web
 from tests.harnesses.script import Line, Script
 
 CHAT = "/v1/chat/completions"
+MARKUP_BIAS = {"151667": 100, "151668": 100, "151657": 100, "151658": 100}
+"""Qwen3's ids for ``<think>``, ``</think>``, ``<tool_call>``, ``</tool_call>``: vLLM's streaming parsers look for the ids,
+so where the grammar allows the whole tag it is not spelled in pieces. Elsewhere the grammar still masks them."""
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "host", "content-length"})
 
 
@@ -38,6 +42,12 @@ class Asked:
     line: Line
     text: str
     """What the model had to say."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def upstream_id(self) -> str:
+        """vLLM's id of the reply, which the span records."""
+        return f"chatcmpl-{self.id}"
 
 
 @dataclass
@@ -95,9 +105,11 @@ class Director:
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
+        headers = passed_on(request.headers)
         if request.path == CHAT and self.script is not None:
             try:
-                raw = self._constrain(raw, self.script)
+                raw, asked = self._constrain(raw, self.script)
+                headers["X-Request-Id"] = asked.id
             except Exception as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
                 return web.json_response({"error": {"message": f"no text: {error}"}}, status=500)
@@ -106,10 +118,12 @@ class Director:
                 request.method,
                 self.engine_url + request.path_qs,
                 data=raw or None,
-                headers=passed_on(request.headers),
+                headers=headers,
                 allow_redirects=False,
             ) as reply:
                 return await self._pass_back(request, reply)
+        except ConnectionResetError:  # the caller left; closing the reply above tells vLLM
+            return web.Response(status=499)
         except aiohttp.ClientError as error:
             self.failures.append(f"{request.path}: {type(error).__name__}: {error}")
             if request.transport is not None:
@@ -126,15 +140,16 @@ class Director:
         await answer.write_eof()
         return answer
 
-    def _constrain(self, raw: bytes, script: Script) -> bytes:
+    def _constrain(self, raw: bytes, script: Script) -> tuple[bytes, Asked]:
         """Adds the script's text as the only thing to say."""
         body = orjson.loads(raw)
         line, text = script(body)
-        self.asked.append(Asked(body, line, text))
-        told = {**body, "structured_outputs": {"choice": [text]}}
+        asked = Asked(body, line, text)
+        self.asked.append(asked)
+        told = {**body, "structured_outputs": {"choice": [text]}, "logit_bias": MARKUP_BIAS}
         if body.get("tool_choice") not in (None, "auto", "none"):
             told["tool_choice"] = "auto"  # vLLM refuses two constraints; the text is a call anyway
-        return orjson.dumps(told)
+        return orjson.dumps(told), asked
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:

@@ -9,10 +9,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import torch
-from tokenizers import Tokenizer
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
-
 from harness_adapters.environments.home import building, harness_home
 from harness_adapters.environments.node import npm_install
 
@@ -39,6 +35,10 @@ def build_qwen3(folder: Path, *, seed: int = 0, hidden: int = 64, layers: int = 
 
     One layer of two heads: a prompt of 20,000 tokens has to be read on one core within seconds.
     """
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
     source = fetch_tokenizer()
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     end, pad = tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(PAD)

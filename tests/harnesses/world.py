@@ -22,9 +22,9 @@ from spanlog.models import Policy
 from spanlog.records import SpanRecord
 from tests.engine_fixture import EngineProcess
 from tests.harnesses.director import Asked, Director
-from tests.harnesses.lines import divergence, lines
+from tests.harnesses.lines import divergence, history, lines
 from tests.harnesses.qwen3_model import WINDOW
-from tests.harnesses.script import Script, Turns
+from tests.harnesses.script import Line, Script, Turns
 from tests.proxy.conftest import Served, serve
 
 MODEL = "qwen3-tiny"
@@ -80,22 +80,21 @@ class Run:
         asked = [(one.line, one.text[:80]) for one in self.asked]
         return f"{self.outcome}\n{output}\nspans: {rows}\nasked: {asked}\nfailures: {self.failures}"
 
-    def side(self) -> list[Asked]:
-        return [one for one in self.asked if one.line == "side"]
+    def of(self, line: Line) -> list[SpanRecord]:
+        """The spans of the calls that the script gave to ``line``, in the order in which they were asked."""
+        by_id = {span.upstream_id: span for span in self.spans}
+        return [by_id[one.upstream_id] for one in self.asked if one.line == line]
 
-    def main_line(self) -> list[SpanRecord]:
-        """The longest chain of exact extensions."""
+    def longest_line(self) -> list[SpanRecord]:
+        """The longest chain of exact extensions, judged by tokens."""
         return max(lines(self.spans), key=len)
 
     def forks(self) -> list[tuple[int, int, int]]:
-        """Of main-line calls: (turn, tokens shared with the turn before, tokens of that turn's history); in order,
-        those that do not extend it. Assumes that main-line calls came one after the other."""
-        main = [span for span, one in zip(self.spans, self.asked, strict=True) if one.line == "main"]
+        """Main-line calls that do not extend the one before: (turn, tokens shared with that one, tokens of its history)."""
         found = []
-        for turn, (before, span) in enumerate(pairwise(main), start=2):
-            assert before.prompt_tokens is not None and before.completion_tokens is not None
-            size = before.prompt_tokens.size + before.completion_tokens.size
-            if (shared := divergence(span, before)) < size:
+        for turn, (before, span) in enumerate(pairwise(self.of("main")), start=2):
+            shared, size = divergence(span, before), history(before).size
+            if shared < size:
                 found.append((turn, shared, size))
         return found
 
@@ -109,8 +108,8 @@ class Run:
         assert self.outcome.failure is None, words
         assert not self.failures, words
         assert [one.text for one in self.asked if one.line == "main"] == list(script.texts), words
-        assert len(self.spans) == len(self.asked), words
-        assert side is None or len(self.side()) == side, words
+        assert {span.upstream_id for span in self.spans} == {one.upstream_id for one in self.asked}, words
+        assert side is None or len(self.of("side")) == side, words
         for span in self.spans:
             assert (span.status, span.trainable, span.untrainable_reason) == ("ok", True, None), words
             assert span.prompt_tokens is not None and span.prompt_tokens.size > 0, words
@@ -118,7 +117,7 @@ class Run:
             assert span.completion_tokens.size == span.logprobs.size > 0, words
         if self.exact:
             assert self.forks() == [], words
-            assert len(self.main_line()) == len(script.texts), words
+            assert [span.id for span in self.longest_line()] == [span.id for span in self.of("main")], words
 
 
 @dataclass
@@ -204,7 +203,10 @@ def read_files(folder: Path) -> dict[str, str]:
 @contextmanager
 def open_world(engine: EngineProcess, database: Path, *, exact: bool) -> Iterator[World]:
     """A proxy and a director on a warm engine."""
-    with Director(engine.base_url) as director, serve(f"sqlite:///{database}") as served:
+    with (
+        Director(engine.base_url) as director,
+        serve(f"sqlite:///{database}", heartbeat_timeout_s=3600.0) as served,
+    ):
         yield World(engine, director, served, exact)
 
 
