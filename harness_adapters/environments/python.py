@@ -69,10 +69,11 @@ class PythonEnvironment:
         with building(self.folder, self._content) as needed:
             if not needed:
                 return
-            run([python, "-m", "venv", str(self.folder)], f"{self.name}: no environment made")
-            pip = [str(self.interpreter), "-m", "pip", "--disable-pip-version-check", "install"]
+            # Without a pip of its own: putting one in takes longer than everything else but the downloads.
+            run([python, "-m", "venv", "--without-pip", str(self.folder)], f"{self.name}: no environment made")
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self.interpreter)]
             options = ["--no-input", "--no-deps", "-r", str(self.lock)]
-            run([*pip, *options], f"pip could not install {self.name}")
+            run([*pip, "install", *options], f"pip could not install {self.name}")
 
 
 @functools.cache
@@ -84,7 +85,7 @@ def find_python(version: str, wanted_by: str) -> str:
     candidates = [sys.executable, shutil.which(f"python{version}") or ""]
     pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser() / "versions"
     candidates += [str(path / "bin" / "python") for path in sorted(pyenv.glob(f"{version}.*"))]
-    question = "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    question = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
     for candidate in filter(None, candidates):
         try:
             asked = subprocess.run([candidate, "-c", question], capture_output=True, text=True, timeout=60)
