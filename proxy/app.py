@@ -17,7 +17,8 @@ from proxy.engine.pool import Pool
 from proxy.metrics import Metrics
 from proxy.routes import engines, groups, health, policies, rollouts, steps
 from proxy.routes.control import add_error_handlers
-from proxy.routes.dataplane import DataPlane, is_data_plane
+from proxy.routes.dataplane import DataPlane
+from proxy.routes.paths import is_data_plane
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.sweeper import run_sweeper

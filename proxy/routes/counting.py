@@ -3,28 +3,42 @@ that a call would meet. Nothing is sampled, so no span is written."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from proxy import asgi
 from proxy.auth import Caller
-from proxy.dialects import messages
-from proxy.dialects.base import BadRequest
+from proxy.dialects import gemini, messages
+from proxy.dialects.base import BadRequest, Target
 from proxy.errors import Refusal, UpstreamFailed
+from proxy.routes.paths import Route
 from proxy.services import Services
+
+RENDERED = ("messages", "tools", "tool_choice", "reasoning_effort", "chat_template_kwargs")
+"""The fields of a request that the prompt is made of."""
 
 
 async def count_tokens(
-    services: Services, caller: Caller, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+    services: Services,
+    caller: Caller,
+    route: Route,
+    scope: asgi.Scope,
+    receive: asgi.Receive,
+    send: asgi.Send,
 ) -> None:
-    """Answers ``POST /v1/messages/count_tokens``. Raises Refusal, ClientGone."""
+    """Answers in the dialect's shape. Raises Refusal, ClientGone."""
     raw = await asgi.read_body(scope, receive, services.settings.max_body_bytes)
     try:
-        request = messages.decode_count(raw)
+        if route.google:
+            request = gemini.decode_count(raw, route.google.target(Target("", time.time()))).hub
+        else:
+            request = messages.decode_count(raw)
     except BadRequest as error:
         raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
+    prompt = {name: request[name] for name in RENDERED if name in request}
     async with asgi.CancelOnDisconnect(receive):
-        count = len(await _render(services, caller, request))
-    await asgi.send_json(send, 200, {"input_tokens": count})
+        count = len(await _render(services, caller, prompt))
+    await asgi.send_json(send, 200, {"totalTokens" if route.google else "input_tokens": count})
 
 
 async def _render(services: Services, caller: Caller, request: dict[str, Any]) -> list[int]:

@@ -7,9 +7,10 @@ docs/dialects/gemini.md has the whole mapping, with what is ignored and refused.
 """
 
 from proxy.dialects.gemini.errors import error
+from proxy.dialects.gemini.models import model_info
 from proxy.dialects.gemini.request import decode, decode_count
 
-__all__ = ["decode", "decode_count", "engine_path", "error", "name"]
+__all__ = ["decode", "decode_count", "engine_path", "error", "model_info", "name"]
 
 name = "gemini"
 engine_path = "/v1/chat/completions"
