@@ -31,6 +31,9 @@ class Copilot(NodeHarness):
                 COPILOT_PROVIDER_BASE_URL=job.endpoint.base_url,
                 COPILOT_PROVIDER_API_KEY=job.endpoint.api_key,
                 COPILOT_MODEL=job.endpoint.model,
+                COPILOT_AUTO_UPDATE="false",
+                # It unpacks itself before it starts, which takes seconds: once, not for each rollout.
+                COPILOT_PKG_CACHE_HOME=str(self.environment.folder / "unpacked"),
                 COPILOT_HOME=str(job.scratch / "copilot"),
             ),
             cwd=job.workspace,

@@ -49,6 +49,13 @@ def replies(body: Body) -> int:
     return sum(message.get("role") == "assistant" for message in body["messages"])
 
 
+def said_by_user(body: Body, text: str) -> bool:
+    """Whether ``text`` is in a message of the user; in a tool call or a tool's result it does not count."""
+    return any(
+        text in str(message.get("content")) for message in body["messages"] if message["role"] == "user"
+    )
+
+
 @dataclass
 class Turns:
     """A script of one main line: its n-th request, that is one with n replies in its history, gets the n-th text."""
@@ -57,11 +64,13 @@ class Turns:
     side: str = answer("A title")
     """What every request that is not of the main line gets."""
     is_main: Callable[[Body], bool] = field(default=has_tools)
+    preset: int = 0
+    """Replies that the harness itself puts into the history before the task."""
 
     def __call__(self, body: Body) -> tuple[Line, str]:
         if not self.is_main(body):
             return "side", self.side
-        turn = replies(body)
-        if turn >= len(self.texts):
+        turn = replies(body) - self.preset
+        if not 0 <= turn < len(self.texts):
             raise AssertionError(f"turn {turn + 1} of a line of {len(self.texts)}")
         return "main", self.texts[turn]

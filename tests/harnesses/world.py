@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from harness_adapters.protocol import Endpoint, Finished, Job, Outcome, ProcessAdapter, Task
 from harness_adapters.runner.process import run_process
-from spanlog.models import Policy
 from spanlog.records import SpanRecord
 from tests.engine_fixture import EngineProcess
 from tests.harnesses.director import Asked, Director
@@ -38,7 +38,7 @@ ENGINE_OPTIONS = (
     json.dumps({"enable_in_reasoning": True}),  # otherwise the director's grammar begins only after </think>
 )
 
-HAS_EXACT_MODE = "mode" in Policy.__table__.columns
+HAS_EXACT_MODE = find_spec("proxy.history") is not None
 
 
 def start_engine(model: Path, log: Path) -> EngineProcess:
@@ -131,8 +131,8 @@ class World:
 
     def start_rollout(self, prompt: str, **policy: Any) -> tuple[str, Endpoint]:
         """A claimed rollout under a training policy: its id, and where its model calls go."""
-        mode = {"mode": "exact" if self.exact else "observe"} if HAS_EXACT_MODE else {}
-        fields = {"kind": "train", "model": MODEL, "sampling": {"temperature": 1.0}, **mode, **policy}
+        mode = "exact" if self.exact else "observe"
+        fields = {"kind": "train", "model": MODEL, "sampling": {"temperature": 1.0}, "mode": mode, **policy}
         self.proxy.ok("PUT", "/api/policies/pol", fields)
         self.proxy.ok("PUT", "/api/engines/real", {"policy": "pol", "base_url": self.director.url})
         body = {"policy": "pol", "task": {"payload": {"prompt": prompt}}, "purpose": "train"}
