@@ -54,9 +54,9 @@ def run(job: Job) -> Report:
         "generate_cfg": {"use_raw_api": job.settings["use_raw_api"]},
     }
     agent = Assistant(llm=llm, function_list=[WriteFile(), RunCommand()])
-    messages: list[dict[str, Any]] = []
-    for messages in agent.run([{"role": "user", "content": job.prompt}]):
-        pass
+    *_, messages = agent.run(
+        [{"role": "user", "content": job.prompt}]
+    )  # each of them is the whole run so far
     called = [message["function_call"] for message in messages if message.get("function_call")]
     last = messages[-1].get("content", "") if messages else ""
     return Report(

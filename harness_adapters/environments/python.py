@@ -70,8 +70,17 @@ class PythonEnvironment:
             if not needed:
                 return
             # Without a pip of its own: putting one in takes longer than everything else but the downloads.
-            run([python, "-m", "venv", "--without-pip", str(self.folder)], f"{self.name}: no environment made")
-            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self.interpreter)]
+            run(
+                [python, "-m", "venv", "--without-pip", str(self.folder)], f"{self.name}: no environment made"
+            )
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "--disable-pip-version-check",
+                "--python",
+                str(self.interpreter),
+            ]
             options = ["--no-input", "--no-deps", "-r", str(self.lock)]
             run([*pip, "install", *options], f"pip could not install {self.name}")
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from harness_adapters.command import outcome_of
-from harness_adapters.python.base import harness_environment
 from harness_adapters.environments.python import PythonEnvironment
 from harness_adapters.errors import HarnessMissing
 from harness_adapters.protocol import Finished, Job, Launch, Outcome
+from harness_adapters.python.base import harness_environment
 
 VERSION = "0.86.2"
 QUIET = (

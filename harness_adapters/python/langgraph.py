@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from harness_adapters.python.base import DrivenLibrary
 from harness_adapters.environments.python import PythonEnvironment
+from harness_adapters.python.base import DrivenLibrary
 
 VERSION = "1.2.24"
 
