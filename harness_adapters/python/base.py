@@ -32,14 +32,26 @@ QUIET = {
     "NO_COLOR": "1",
 }
 """Keeps the libraries off the network; none of it reaches the model."""
+FOREIGN_PREFIXES = (
+    "AIDER_",
+    "GH_",
+    "GITHUB_",
+    "HF_",
+    "LANGCHAIN_",
+    "LANGSMITH_",
+    "OPENHANDS",
+    "OLDPWD",
+    "PYTHON",
+    "VIRTUAL_ENV",
+    "XDG_",
+)
+"""Variables that would bring the user's own configuration, account or Python into a rollout."""
 
 
 def harness_environment(job: Job, environment: PythonEnvironment) -> dict[str, str]:
     """The process's whole environment: the harness's own Python first on PATH, no Python settings of the runner's."""
     inherited = {
-        name: value
-        for name, value in clean_environment().items()
-        if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+        name: value for name, value in clean_environment().items() if not name.startswith(FOREIGN_PREFIXES)
     }
     home = job.scratch / "home"
     home.mkdir(exist_ok=True)
@@ -48,6 +60,7 @@ def harness_environment(job: Job, environment: PythonEnvironment) -> dict[str, s
         **openai_environment(job.endpoint),
         **QUIET,
         "HOME": str(home),
+        "PWD": str(job.workspace),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "XDG_CACHE_HOME": str(home / ".cache"),
         "XDG_DATA_HOME": str(home / ".local/share"),
