@@ -17,7 +17,7 @@ from harness_adapters.errors import HarnessMissing
 from harness_adapters.mini_swe_agent import MiniSWEAgent
 from harness_adapters.python.table import PYTHON_HARNESSES
 from tests.harnesses.qwen3_model import WINDOW
-from tests.harnesses.script import NO_THOUGHT, Body, Turns, answer, call
+from tests.harnesses.script import NO_THOUGHT, Body, Line, Turns, answer, call
 from tests.harnesses.world import World
 
 pytestmark = [pytest.mark.engine, pytest.mark.harness, pytest.mark.timeout(1800)]
@@ -28,6 +28,8 @@ WRITE = call("write_file", '{"path":  "done.txt", "content": "\\u006fk \\u00e4"}
 LOOK = call("run_command", {"command": "cat done.txt"})
 FINISHED = answer("finished")
 FILES = {"done.txt": "ok ä"}
+SLOW_START_S = 400.0
+"""For those that import litellm and more: half a minute on an idle core, minutes on a busy machine."""
 BY_SHELL = "printf 'ok ä' > done.txt"
 
 
@@ -69,7 +71,7 @@ MINI = {
 @pytest.mark.parametrize("mode", MINI)
 def test_mini_swe_agent(world: World, mode: str) -> None:
     config, script = MINI[mode]
-    run = world.run(MiniSWEAgent(config=config), PROMPT, script)
+    run = world.run(MiniSWEAgent(config=config), PROMPT, script, timeout_s=SLOW_START_S)
     run.check(script, side=0)
     assert run.files == FILES and run.outcome.final_text == "ok ä"
     assert {span.dialect for span in run.spans} == {"responses" if mode == "responses" else "chat"}
@@ -128,7 +130,7 @@ def test_smolagents_tool_calling(world: World) -> None:
 
 def test_openhands_sdk(world: World) -> None:
     script = Turns([call("terminal", {"command": BY_SHELL}), call("finish", {"message": "finished"})])
-    run = world.run(installed("openhands-sdk", context_window=WINDOW), PROMPT, script)
+    run = world.run(installed("openhands-sdk", context_window=WINDOW), PROMPT, script, timeout_s=SLOW_START_S)
     run.check(script, side=0)
     assert run.files == FILES and run.outcome.final_text == "finished"
     assert [one.name for one in run.outcome.tool_calls] == ["terminal", "finish"]
@@ -139,14 +141,26 @@ def whole_file(text: str) -> str:
     return f"{NO_THOUGHT}I write it.\n\ndone.txt\n```\n{text}\n```\n"
 
 
+CHECK = "cat done.txt; grep -q ok done.txt"
+
+
+class AiderTurns(Turns):
+    """Its prompts hold replies of a pretended model, as examples: turns are told by what its tests said."""
+
+    def __call__(self, body: Body) -> tuple[Line, str]:
+        if not self.is_main(body):
+            return "side", self.side
+        return "main", self.texts[CHECK in str(body["messages"])]
+
+
 def test_aider(world: World) -> None:
     """Its tests fail once, so that there is a second turn; each edit is committed, with a message that is asked for
     beside the line. The file's new content stands before the conversation: a fork."""
-    script = Turns([whole_file("no"), whole_file("ok ä")], is_main=lambda body: "*file listing*" in str(body))
-    adapter = installed(
-        "aider", args=["--auto-test", "--test-cmd", "grep -q ok done.txt"], files=["done.txt"]
+    script = AiderTurns(
+        [whole_file("no"), whole_file("ok ä")], is_main=lambda body: "*file listing*" in str(body["messages"])
     )
-    run = world.run(adapter, PROMPT, script)
+    adapter = installed("aider", args=["--auto-test", "--test-cmd", CHECK], files=["done.txt"])
+    run = world.run(adapter, PROMPT, script, timeout_s=SLOW_START_S)
     run.check(script, side=2, forks=[2])
     assert run.files == {"done.txt": "ok ä\n"}
 
@@ -163,7 +177,7 @@ def test_terminus_2(world: World) -> None:
     done = keystrokes("", complete=True)
     script = Turns([keystrokes(f"{BY_SHELL}\n"), done, done], is_main=every_request)
     adapter = installed("terminus-2", context_window=WINDOW, rollout_details=True)
-    run = world.run(adapter, PROMPT, script)
+    run = world.run(adapter, PROMPT, script, timeout_s=SLOW_START_S)
     run.check(script, side=0)
     assert run.files == FILES
     (kept,) = run.outcome.data["rollout_details"]
