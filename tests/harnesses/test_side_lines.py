@@ -29,7 +29,12 @@ def test_a_title_request_is_a_line_of_its_own(world: World) -> None:
 SPAWN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "claude-code": (
         "Agent",
-        {"description": "A word", "prompt": SUBTASK, "subagent_type": "general-purpose"},
+        {
+            "description": "A word",
+            "prompt": SUBTASK,
+            "subagent_type": "general-purpose",
+            "run_in_background": False,
+        },
     ),
     "copilot": (
         "task",
