@@ -20,5 +20,6 @@ class Environment(Protocol):
 def environments() -> dict[str, Environment]:
     """By the names that configurations give the harnesses."""
     from harness_adapters.node.table import NODE_HARNESSES
+    from harness_adapters.python.table import PYTHON_HARNESSES
 
-    return {name: adapter.environment for name, adapter in NODE_HARNESSES.items()}
+    return {name: adapter.environment for name, adapter in (NODE_HARNESSES | PYTHON_HARNESSES).items()}

@@ -98,10 +98,18 @@ class Run:
                 found.append((turn, shared, size))
         return found
 
-    def check(self, script: Turns, *, side: int | None = None) -> None:
+    def check(
+        self,
+        script: Turns,
+        *,
+        side: int | None = None,
+        forks: Sequence[int] = (),
+        untrainable: str | None = None,
+    ) -> None:
         """All that must hold for every harness: it succeeded; each call left a span that trains; each turn of the main
         line was asked for once and in order; ``side`` calls beside it (null: any number); and in exact mode the main
-        line is one chain of exact extensions.
+        line is one chain of exact extensions, but for the turns ``forks`` of a harness that rewrites its history.
+        ``untrainable`` is the reason why none of its calls trains, where that is so.
         """
         __tracebackhide__ = True
         words = self.describe()
@@ -111,12 +119,17 @@ class Run:
         assert {span.upstream_id for span in self.spans} == {one.upstream_id for one in self.asked}, words
         assert side is None or len(self.of("side")) == side, words
         for span in self.spans:
-            assert (span.status, span.trainable, span.untrainable_reason) == ("ok", True, None), words
+            trains = (span.trainable, span.untrainable_reason)
+            assert span.status == "ok" and trains == (untrainable is None, untrainable), words
             assert span.prompt_tokens is not None and span.prompt_tokens.size > 0, words
             assert span.completion_tokens is not None and span.logprobs is not None, words
             assert span.completion_tokens.size == span.logprobs.size > 0, words
         if self.exact:
-            assert self.forks() == [], words
+            assert [turn for turn, _, _ in self.forks()] == list(forks), words
+            for turn in forks:
+                span = self.of("main")[turn - 1]
+                assert span.parent_id is None or span.fork_cause, words
+        if self.exact and not forks:
             assert [span.id for span in self.longest_line()] == [span.id for span in self.of("main")], words
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy import event
@@ -167,9 +166,9 @@ def test_odd_bodies(world: World, raw: bytes) -> None:
             value = json.loads(body)
         except ValueError:
             value = None
-        assert repr(record.request) == repr(value)
+        assert same(record.request, value)
         assert record.stored_request.body() == (body if body in WHOLE.values() else None)
-        assert record.hub == (value if isinstance(value, dict) else {}) or "NaN" in repr(value)
+        assert same(record.hub, value if isinstance(value, dict) else {})
 
 
 def test_a_parent_that_is_not_there_costs_only_room(world: World) -> None:
@@ -192,7 +191,8 @@ def test_a_parent_that_is_not_there_costs_only_room(world: World) -> None:
     assert len(spans) == 3
     for span in spans:
         assert span.parent_id is None and span.shared_tokens == 0
-        assert same(span.request, json.loads(body)) and list(span.prompt_tokens or []) == [1, 2, 3, 4]
+        assert same(span.request, json.loads(body))
+        assert span.prompt_tokens is not None and span.prompt_tokens.tolist() == [1, 2, 3, 4]
 
 
 def test_a_parent_of_the_same_commit(world: World) -> None:
@@ -280,7 +280,8 @@ def test_an_early_message_that_changes_each_time_costs_its_own_size(dialect: str
         assert size <= 1.2 * new + 700
 
 
-DEEP = 2000
+DEEP = 1200
+"""Beyond Python's limit of recursion, and SQLite's of terms in an expression."""
 
 
 def test_a_deep_chain_is_one_query(world: World) -> None:
@@ -316,7 +317,8 @@ def test_a_deep_chain_is_one_query(world: World) -> None:
         spans = read_spans(conn, [rollout])[rollout]
     assert record is not None and again is not None and parent is not None
     assert len(asked) == 1
-    assert same(record.request, body) and np.array_equal(record.prompt_tokens or [], prompt)
+    assert same(record.request, body)
+    assert record.prompt_tokens is not None and record.prompt_tokens.tolist() == prompt
     assert_equal(again, parent)
     assert same(spans[-1].request, body) and len(spans) == DEEP
     assert took < 10, f"{took:.1f} s"
