@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_one_that_fails_half_way_is_made_anew(tmp_path: Path) -> None:
 def test_only_one_builds(tmp_path: Path) -> None:
     def build(_: int) -> bool:
         with building(tmp_path / "env", "x") as needed:
+            time.sleep(0.1 * needed)
             return needed
 
     with ThreadPoolExecutor(8) as pool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spanlog.lineage import Role
 from tests.harnesses.node_tasks import ANSWER, TOOLS, installed, run_task
 from tests.harnesses.script import Body, Line, Turns, answer, call, has_tools, replies, said_by_user
 from tests.harnesses.world import World
@@ -23,13 +24,19 @@ def test_a_title_request_is_a_line_of_its_own(world: World) -> None:
     """OpenCode asks for one beside the task, under the same key and session id."""
     run, script = run_task(world, "opencode", title=None)
     run.check(script, side=1)
+    assert run.roles("side") == {Role.SIDE}, run.describe()
     assert run.files["answer.txt"] == "lantern\n", run.describe()
 
 
 SPAWN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "claude-code": (
         "Agent",
-        {"description": "A word", "prompt": SUBTASK, "subagent_type": "general-purpose"},
+        {
+            "description": "A word",
+            "prompt": SUBTASK,
+            "subagent_type": "general-purpose",
+            "run_in_background": False,
+        },
     ),
     "copilot": (
         "task",
@@ -54,7 +61,7 @@ def test_a_sub_agent_is_a_line_of_its_own(world: World, kind: str) -> None:
     )
     run = world.run(installed(kind), "Have a sub-agent say a word.", script)
     run.check(script)
-    assert run.of("side"), run.describe()
+    assert run.roles("side") == {Role.BRANCH}, run.describe()
     assert SAID in str(run.asked[-1].body["messages"]), "its answer reached the main line"
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from harness_adapters.protocol import Endpoint, Finished, Job, Outcome, ProcessAdapter, Task
 from harness_adapters.runner.process import run_process
+from spanlog.lineage import Lineage, LineageSpan, Role, analyse
 from spanlog.records import SpanRecord
 from tests.engine_fixture import EngineProcess
 from tests.harnesses.director import Asked, Director
@@ -89,6 +90,15 @@ class Run:
         """The longest chain of exact extensions, judged by tokens."""
         return max(lines(self.spans), key=len)
 
+    def lineage(self) -> Lineage:
+        """What the span log makes of the rollout."""
+        return analyse([LineageSpan.from_record(span) for span in self.spans])
+
+    def roles(self, line: Line) -> set[Role]:
+        """What the span log calls the calls that the script gave to ``line``."""
+        places = self.lineage().places
+        return {places[span.id].role for span in self.of(line)}
+
     def forks(self) -> list[tuple[int, int, int]]:
         """Main-line calls that do not extend the one before: (turn, tokens shared with that one, tokens of its history)."""
         found = []
@@ -130,6 +140,10 @@ class Run:
                 span = self.of("main")[turn - 1]
                 assert span.parent_id is None or span.fork_cause, words
         if self.exact and not forks:
+            main = tuple(span.id for span in self.of("main"))
+            assert self.lineage().main == main, f"{self.lineage()}\n{words}"
+            recorded = [(span.parent_id, span.fork_cause) for span in self.of("main")]
+            assert recorded == [(parent, None) for parent in (None, *main[:-1])], words
             assert [span.id for span in self.longest_line()] == [span.id for span in self.of("main")], words
 
 
