@@ -154,14 +154,14 @@ class AiderTurns(Turns):
 
 
 def test_aider(world: World) -> None:
-    """Its tests fail once, so that there is a second turn; each edit is committed, with a message that is asked for
+    """Its tests fail once, so that there is a second turn; the new file and each edit are committed, with messages asked for
     beside the line. The file's new content stands before the conversation: a fork."""
     script = AiderTurns(
         [whole_file("no"), whole_file("ok ä")], is_main=lambda body: "*file listing*" in str(body["messages"])
     )
     adapter = installed("aider", args=["--auto-test", "--test-cmd", CHECK], files=["done.txt"])
     run = world.run(adapter, PROMPT, script, timeout_s=SLOW_START_S)
-    run.check(script, side=2, forks=[2])
+    run.check(script, side=3, forks=[2])
     assert run.files == {"done.txt": "ok ä\n"}
 
 
