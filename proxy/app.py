@@ -13,12 +13,14 @@ from proxy import asgi
 from proxy.auth import KeyRing
 from proxy.capture import StallWatch
 from proxy.engine.health import EngineWatch
-from proxy.engine.pool import Pool
+from proxy.engine.pool import Limits, Pool
+from proxy.history import Histories
 from proxy.metrics import Metrics
 from proxy.routes import engines, groups, health, policies, rollouts, steps
 from proxy.routes.control import add_error_handlers
 from proxy.routes.dataplane import DataPlane
 from proxy.routes.paths import is_data_plane
+from proxy.schemas import ErrorReply
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.sweeper import run_sweeper
@@ -39,6 +41,7 @@ def create_app(settings: Settings, database: Database) -> App:
         description=DESCRIPTION,
         lifespan=_lifespan,
         max_body_size=settings.max_body_bytes,
+        responses={"default": {"model": ErrorReply, "description": "Refused, with the reason."}},
     )
     control.state.settings = settings
     control.state.database = database
@@ -115,9 +118,10 @@ async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
 
 def _make_services(settings: Settings, database: Database) -> Services:
     admin, runner = settings.admin_key, settings.runner_key
-    pool, metrics, writer = Pool(), Metrics(), SpanWriter(database, guard_s=settings.version_guard_s)
+    limits = Limits(settings.engine_calls, settings.queue_calls, settings.queue_wait_s)
+    pool, metrics, writer = Pool(limits), Metrics(), SpanWriter(database, guard_s=settings.version_guard_s)
     metrics.watch_queue(lambda: writer.queue_depth)
-    metrics.watch_engines(pool.states)
+    metrics.watch_engines(pool.states, pool.waiting)
     return Services(
         settings=settings,
         database=database,
@@ -128,6 +132,7 @@ def _make_services(settings: Settings, database: Database) -> Services:
             admin.get_secret_value() if admin else None,
             runner.get_secret_value() if runner else None,
         ),
+        histories=Histories(database),
         pool=pool,
         watch=EngineWatch(database, pool, settings),
         metrics=metrics,

@@ -38,6 +38,12 @@ class Caller:
     model: str
     """The policy's name on its engines."""
     sampling: dict[str, Any]
+    mode: str
+    """``exact`` or ``observe``."""
+    history: str
+    """``append_only`` or ``faithful``."""
+    untrainable: str
+    """``serve`` or ``refuse``."""
 
 
 class KeyRing:
@@ -52,6 +58,8 @@ class KeyRing:
             if secret
         ]
         self._callers: dict[str, tuple[float, Caller]] = {}
+        self._pending: dict[str, asyncio.Future[Caller]] = {}
+        self._generation = 0
 
     def operator_scope(self, hashed: str) -> str | None:
         found = None
@@ -80,15 +88,7 @@ class KeyRing:
         if cached is not None and cached[0] > time.monotonic():
             caller = cached[1]
         else:
-            try:
-                caller = await asyncio.to_thread(self._find, hashed)
-            except SpanlogError as error:
-                raise Refusal(
-                    503, f"The span log cannot be read: {error}", code="span_log", retry_after=1
-                ) from error
-            if len(self._callers) >= CACHE_SIZE:
-                self._callers.clear()
-            self._callers[hashed] = (time.monotonic() + self._ttl_s, caller)
+            caller = await self._look_up(hashed)
         if caller.rollout_state in ENDED_ROLLOUT_STATES:
             raise Refusal(
                 409,
@@ -97,9 +97,30 @@ class KeyRing:
             )
         return caller
 
+    async def _look_up(self, hashed: str) -> Caller:
+        """Asks the database, once for all calls that wait for the same key. Raises Refusal."""
+        generation = self._generation
+        pending = self._pending.get(hashed)
+        if pending is None:
+            pending = self._pending[hashed] = asyncio.ensure_future(asyncio.to_thread(self._find, hashed))
+            pending.add_done_callback(lambda _: self._pending.pop(hashed, None))
+        try:
+            caller = await asyncio.shield(pending)  # one caller that leaves must not cancel it for the others
+        except SpanlogError as error:
+            raise Refusal(
+                503, f"The span log cannot be read: {error}", code="span_log", retry_after=1
+            ) from error
+        if generation == self._generation:  # else it may be from before a change
+            if len(self._callers) >= CACHE_SIZE:
+                self._callers.clear()
+            self._callers[hashed] = (time.monotonic() + self._ttl_s, caller)
+        return caller
+
     def forget(self) -> None:
         """After a change made here to rollouts or policies: the next calls ask the database again."""
+        self._generation += 1
         self._callers.clear()
+        self._pending.clear()
 
     def _find(self, hashed: str) -> Caller:
         if scope := self.operator_scope(hashed):
@@ -123,6 +144,9 @@ class KeyRing:
             policy_kind=policy.kind,
             model=policy.model,
             sampling=policy.sampling,
+            mode=policy.mode,
+            history=policy.history,
+            untrainable=policy.untrainable,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy import validity
+from proxy import history, validity
 from proxy.errors import UpstreamFailed
 from spanlog.drafts import SpanDraft
 from spanlog.states import Delivery, PolicyKind, SpanStatus
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | None) -> SpanDraft:
     capture, caller, received = exchange.capture, exchange.caller, exchange.received
     reason = _untrainable(exchange, status)
+    fork_cause, fork_token = history.fork_of(exchange.match, exchange.prompt, capture.prompt_ids)
+    if fork_cause == history.IGNORED and reason is None:
+        reason = fork_cause
+    reply = capture.reply()
     mismatch = len(capture.logprobs) != len(capture.completion_ids or ())
     return SpanDraft(
         rollout_id=caller.rollout_id,
@@ -25,7 +29,7 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         engine_id=exchange.engine.id if exchange.engine else None,
         id=received.span_id,
         dialect=exchange.dialect.name,
-        mode="observe",
+        mode=caller.mode,
         stream=exchange.call.stream,
         status=status,
         delivery=Delivery.ABORTED if status == SpanStatus.ABORTED else Delivery.SAMPLED,
@@ -36,7 +40,13 @@ def build_draft(exchange: Exchange, status: SpanStatus, error: UpstreamFailed | 
         logprobs=None if mismatch else capture.logprob_array(),
         received_at=capture.received_at(),
         request=received.raw,
-        reply=capture.reply(),
+        reply=reply,
+        hub=None if exchange.dialect.name == "chat" else exchange.call.hub,
+        parent=exchange.match.parent,
+        fork_cause=fork_cause,
+        fork_token=fork_token,
+        thread=received.thread,
+        context_hash=exchange.match.context_hash(reply),
         sampling=exchange.contract.sampling,
         stripped=sorted({*exchange.contract.stripped, *exchange.clamped, *exchange.call.ignored}),
         finish_reason=capture.finish_reason,

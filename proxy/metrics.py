@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -59,8 +59,12 @@ class Metrics:
             "singletree_span_queue_depth", "Spans waiting for their commit.", registry=self.registry
         ).set_function(depth)
 
-    def watch_engines(self, states: Callable[[], Iterable[tuple[str, str, str, int, int | None]]]) -> None:
-        self.registry.register(_EngineCollector(states))
+    def watch_engines(
+        self,
+        states: Callable[[], Iterable[tuple[str, str, str, int, int | None]]],
+        waiting: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self.registry.register(_EngineCollector(states, waiting))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -69,8 +73,13 @@ class Metrics:
 class _EngineCollector(Collector):
     """Engine states as the proxy sees them at the time of the scrape."""
 
-    def __init__(self, states: Callable[[], Iterable[tuple[str, str, str, int, int | None]]]) -> None:
+    def __init__(
+        self,
+        states: Callable[[], Iterable[tuple[str, str, str, int, int | None]]],
+        waiting: Callable[[], Mapping[str, int]],
+    ) -> None:
         self._states = states
+        self._waiting = waiting
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         state = GaugeMetricFamily(
@@ -85,4 +94,9 @@ class _EngineCollector(Collector):
             flight.add_metric((engine,), in_flight)
             if served is not None:
                 version.add_metric((engine,), served)
-        return (state, flight, version)
+        queue = GaugeMetricFamily(
+            "singletree_calls_waiting", "Calls that wait for an engine.", labels=("policy",)
+        )
+        for policy, count in self._waiting().items():
+            queue.add_metric((policy,), count)
+        return (state, flight, version, queue)

@@ -12,6 +12,8 @@ from spanlog.text import refuse_unstorable
 Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """An id that the caller chose. Safe in URLs, paths and weight labels."""
 Purpose = Literal["train", "eval"]
+MOST = 2**31 - 1
+"""What a column of integers holds on each database."""
 
 
 class Body(BaseModel):
@@ -28,13 +30,26 @@ class Body(BaseModel):
         return value
 
 
+class ErrorDetail(BaseModel):
+    message: str
+    """What is wrong, and what to do about it."""
+    code: str | None
+    """For programs."""
+
+
+class ErrorReply(BaseModel):
+    """Every error of the control plane."""
+
+    error: ErrorDetail
+
+
 class Sampling(Body):
     """The sampling parameters that the proxy owns under a training policy."""
 
     temperature: float = Field(default=1.0, ge=0.01)
     """Logged logprobs are of logits divided by it. Below 0.01 vLLM samples at another one than it is told."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=-1)
+    top_k: int = Field(default=0, ge=-1, le=MOST)
     """0 or -1: no limit."""
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
@@ -47,11 +62,11 @@ class PolicyBody(Body):
     model: str = Field(min_length=1)
     """The model's name on its engines (``--served-model-name``)."""
     sampling: Sampling = Sampling()
-    group_size: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=1, le=10_000)
     """Rollouts per group when the caller does not say."""
-    rollouts_per_step: int = Field(default=0, ge=0)
+    rollouts_per_step: int = Field(default=0, ge=0, le=MOST)
     """Rollouts that one optimiser step consumes; 0 switches admission control off."""
-    max_staleness: int = Field(default=0, ge=0)
+    max_staleness: int = Field(default=0, ge=0, le=MOST)
     """In-flight plus unconsumed rollouts stay at or below (this + 1) x ``rollouts_per_step``."""
     mode: Literal["exact", "observe"] | None = None
     """``exact``: prompts are rendered and spliced to the tokens that were recorded. ``observe``: requests pass as they

@@ -9,6 +9,7 @@ from proxy.auth import KeyRing
 from proxy.capture import StallWatch
 from proxy.engine.health import EngineWatch
 from proxy.engine.pool import Pool
+from proxy.history import Histories
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from spanlog.database import Database
@@ -21,6 +22,7 @@ class Services:
     database: Database
     writer: SpanWriter
     keys: KeyRing
+    histories: Histories
     pool: Pool
     watch: EngineWatch
     metrics: Metrics

@@ -43,8 +43,21 @@ class Settings(BaseSettings):
     upstream_connect_s: float = Field(default=5.0, gt=0)
     """Time-out for opening a connection to an engine. Shorter than an engine's restart, so that a checked label is
     still true when the connection opens."""
-    upstream_silence_s: float = Field(default=1800.0, gt=0)
-    """Longest silence of an engine within one call; generous, since requests wait while weights are swapped."""
+    upstream_first_s: float = Field(default=1800.0, gt=0)
+    """Time-out for the first token of a stream, or for a whole reply that is not streamed. Generous: the engine queues
+    calls, and long prompts take long. Time in which the engine's weights are swapped does not count."""
+    upstream_idle_s: float = Field(default=300.0, gt=0)
+    """Time-out for the next token of a stream that has begun. Weight swaps do not count here either."""
+    keep_alive_s: float = Field(default=15.0, gt=0)
+    """After this much silence of a stream a comment is sent to the caller, and again after as much, so that it does not
+    give up. The first one sends the status 200 ahead: what fails from then on is told in the stream."""
+    engine_calls: int = Field(default=512, ge=1)
+    """Calls that this process has at one engine at most; more wait in a queue per policy, first come, first served."""
+    queue_calls: int = Field(default=1024, ge=0)
+    """Calls that may wait per policy; beyond it callers get 429 with Retry-After."""
+    queue_wait_s: float = Field(default=120.0, gt=0)
+    """How long a call may wait for an engine before it gets 429. Time in which one of the policy's engines swaps weights
+    does not count."""
     engine_poll_s: float = Field(default=1.0, gt=0)
     """Interval of health checks, and of reading engine states from the database."""
     version_guard_s: float = Field(default=0.2, gt=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -17,8 +17,10 @@ from spanlog.errors import SpanlogError
 
 if TYPE_CHECKING:
     from proxy.engine.client import EngineClient
+    from proxy.patience import Patience
 
-RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+RETRY_STATUSES = frozenset({408, 429})
+"""Beside all from 500 on."""
 MAX_ERROR_BYTES = 1_000_000
 END_OF_STREAM_S = 0.5
 """How long to wait for the end of a body whose last event has come, so that its connection can be used again."""
@@ -30,35 +32,51 @@ log = structlog.get_logger("proxy.calls")
 
 @asynccontextmanager
 async def open_call(
-    client: EngineClient, engine: EngineView, path: str, body: bytes
+    client: EngineClient, engine: EngineView, path: str, body: bytes, patience: Patience | None = None
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """The engine's reply to a call, status 200, still to be read. Leaving the block early stops the engine's work.
 
-    Raises UpstreamFailed, also for what breaks within the block.
+    ``patience`` limits the wait for the reply's headers; without it the client's own limits hold. Raises
+    UpstreamFailed, also for what breaks within the block.
     """
     response: aiohttp.ClientResponse | None = None
     try:
-        response = await _send(client, engine, path, body)
-        if response.status != 200:
-            raise await _failure(response)
+        async with patience or nullcontext():
+            response = await _send(client, engine, path, body, waits=patience is not None)
+            if response.status != 200:
+                raise await _failure(response)
         yield response
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         log.info(
             "connection failed", engine=engine.id, url=engine.base_url, error=str(error)[:LOGGED_CHARACTERS]
         )
-        raise UpstreamFailed(  # an agent has no business with the engine's address, which aiohttp's messages name too
-            f"Engine '{engine.id}' failed ({type(error).__name__}). Is it running?",
-            code="engine_unreachable" if response is None else "engine_broke_off",
-        ) from error
+        raise _broken(engine, error, reached=response is not None) from error
     finally:
         if response is not None:
             response.close()  # after the last byte the connection is back in the pool already, and this does nothing
 
 
-async def _send(client: EngineClient, engine: EngineView, path: str, body: bytes) -> aiohttp.ClientResponse:
+def _broken(engine: EngineView, error: Exception, *, reached: bool) -> UpstreamFailed:
+    """An agent has no business with the engine's address, which aiohttp's messages name too."""
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+        return UpstreamFailed(
+            f"Engine '{engine.id}' was silent for too long: raise SINGLETREE_UPSTREAM_FIRST_S or "
+            "SINGLETREE_UPSTREAM_IDLE_S if it was only slow.",
+            status=504,
+            code="engine_timeout",
+        )
+    return UpstreamFailed(
+        f"Engine '{engine.id}' failed ({type(error).__name__}). Is it running?",
+        code="engine_broke_off" if reached else "engine_unreachable",
+    )
+
+
+async def _send(
+    client: EngineClient, engine: EngineView, path: str, body: bytes, *, waits: bool
+) -> aiohttp.ClientResponse:
     """Sends the call; a new connection is preceded by checking the engine, which can fail in ways of its own."""
     try:
-        return await client.post(engine, path, body)
+        return await client.post(engine, path, body, waits=waits)
     except (SpanlogError, KeyError, ValueError) as error:
         log.warning("engine not checked", engine=engine.id, error=str(error)[:LOGGED_CHARACTERS])
         raise UpstreamFailed(
@@ -108,7 +126,7 @@ async def _failure(response: aiohttp.ClientResponse) -> UpstreamFailed:
         message,
         status=response.status if response.status >= 400 else 502,
         body=document if isinstance(document, dict) and isinstance(document.get("error"), dict) else None,
-        retryable=response.status in RETRY_STATUSES,
+        retryable=response.status in RETRY_STATUSES or response.status >= 500,
         retry_after=response.headers.get("Retry-After"),
     )
 

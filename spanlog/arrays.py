@@ -1,11 +1,14 @@
 """Token, logprob and version arrays as bytes: one codec byte, then little-endian data.
 
 JSON would take five times the room and thirty times the time. Codecs: 0 raw int32, 1 raw float32, 2 run-length int32
-(pairs of value and count; the versions of a span are one run as a rule, so 9 bytes whatever its length).
+(pairs of value and count; the versions of a span are one run as a rule, so 9 bytes whatever its length), 3 deflated
+int32 (all first bytes, then all second ones, and so on, deflated: ids of tokens in text take 1.5 to 2 bytes).
+Logprobs are kept as they are: their mantissas are noise, and what deflating saves on them (5 %) is not worth its time.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +20,9 @@ Floats = NDArray[np.float32]
 RAW_INTS = 0
 RAW_FLOATS = 1
 RUN_LENGTH_INTS = 2
+DEFLATED_INTS = 3
+DEFLATE_FROM = 16
+"""Integers from which deflating is tried."""
 
 INT32 = np.iinfo(np.int32)
 
@@ -36,7 +42,7 @@ def as_ints(values: Sequence[int] | NDArray[np.integer]) -> Ints:
 
 
 def encode_ints(values: Sequence[int] | NDArray[np.integer]) -> bytes:
-    """int32 [n] -> bytes, run-length encoded where that is smaller. Raises ValueError as ``as_ints``."""
+    """int32 [n] -> bytes: run-length encoded, deflated or raw. Raises ValueError as ``as_ints``."""
     array = as_ints(values)
     if array.size > 2:
         last = np.flatnonzero(array[1:] != array[:-1])  # of each run but the final one
@@ -48,13 +54,22 @@ def encode_ints(values: Sequence[int] | NDArray[np.integer]) -> bytes:
             pairs[1:, 1] -= ends[:-1].astype("<i4")
             pairs[0, 1] += 1
             return bytes([RUN_LENGTH_INTS]) + pairs.tobytes()
-    return bytes([RAW_INTS]) + array.astype("<i4").tobytes()
+    raw = array.astype("<i4")
+    if array.size >= DEFLATE_FROM:
+        planes = np.ascontiguousarray(raw.view(np.uint8).reshape(-1, 4).T)
+        packed = zlib.compress(planes.tobytes(), 1)
+        if len(packed) < raw.nbytes:
+            return bytes([DEFLATED_INTS]) + packed
+    return bytes([RAW_INTS]) + raw.tobytes()
 
 
 def decode_ints(data: bytes) -> Ints:
     """Bytes of ``encode_ints`` -> int32 [n]. Raises ValueError for another codec."""
-    if not data or data[0] not in (RAW_INTS, RUN_LENGTH_INTS):
+    if not data or data[0] not in (RAW_INTS, RUN_LENGTH_INTS, DEFLATED_INTS):
         raise ValueError("not an integer array")
+    if data[0] == DEFLATED_INTS:
+        planes = np.frombuffer(zlib.decompress(memoryview(data)[1:]), np.uint8).reshape(4, -1)
+        return np.ascontiguousarray(planes.T).view("<i4").reshape(-1).astype(np.int32)
     array = np.frombuffer(data, "<i4", offset=1)
     if data[0] == RUN_LENGTH_INTS:
         pairs = array.reshape(-1, 2)

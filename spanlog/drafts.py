@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spanlog import delta
 from spanlog.arrays import Ints, as_ints, encode_floats, encode_ints
 from spanlog.blobs import blob_row
-from spanlog.delta import Parent, shared_length
+from spanlog.delta import NOTHING, Delta, Digests, Parent, shared_length
 from spanlog.ids import new_id
 from spanlog.states import ENDED_ROLLOUT_STATES, Delivery, SpanStatus
 from spanlog.text import storable
@@ -89,6 +90,8 @@ class SpanSummary:
     version_low: Ints | None
     version_high: Ints | None
     oldest_version: int | None
+    parent: Parent | None = field(default=None, repr=False, compare=False)
+    """The span as the parent of others."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class EncodedSpan:
     blobs: list[dict[str, Any]]
     count: int | None
     """Completion tokens; null if the engine gave none."""
+    request: Digests
+    hub: Digests
 
 
 def encode_draft(draft: SpanDraft) -> EncodedSpan:
@@ -118,32 +123,25 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
         values = getattr(draft, name)
         if values is not None and len(values) != count:
             raise ValueError(f"{len(values)} {name} for {count} completion tokens")
-    request = blob_row(draft.request)
-    blobs = [request]
-    reply_hash = None
-    if draft.reply is not None:
-        blobs.append(blob_row(draft.reply if isinstance(draft.reply, bytes) else to_json(draft.reply)))
-        reply_hash = blobs[1]["hash"]
+    span_id = draft.id or new_id("spn", draft.started_at)
+    parent = draft.parent
+    if parent is not None and (parent.rollout_id != draft.rollout_id or parent.id == span_id):
+        parent = None  # rollouts are read one by one: nothing of another's may be needed
     prompt = None if draft.prompt_tokens is None else as_ints(draft.prompt_tokens)
-    parent = draft.parent if draft.parent and draft.parent.rollout_id == draft.rollout_id else None
     shared = 0
-    if parent and parent.tokens is not None and prompt is not None:
+    if parent is not None and parent.tokens is not None and prompt is not None:
         shared = shared_length(parent.tokens, prompt)
-    hub_hash = None
-    if draft.hub is not None:
-        blobs.append(blob_row(to_json(draft.hub)))
-        hub_hash = blobs[-1]["hash"]
+    blobs = BlobRows()
     row = {name: getattr(draft, name) for name in COPIED}
     row |= {
+        "id": span_id,
         "parent_id": parent.id if parent else None,
-        "shared_tokens": shared,
         "thread": storable(draft.thread),
-        "hub_hash": hub_hash,
-        "id": draft.id or new_id("spn", draft.started_at),
         "stripped": list(draft.stripped),
         "error": storable(draft.error),
         "stop_reason": storable(draft.stop_reason),
         "finish_reason": storable(draft.finish_reason),
+        "shared_tokens": shared,
         "prompt_tokens": None if prompt is None else encode_ints(prompt[shared:]),
         "completion_tokens": None
         if draft.completion_tokens is None
@@ -151,12 +149,76 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
         "logprobs": None if draft.logprobs is None else encode_floats(draft.logprobs),
         "prompt_count": 0 if prompt is None else prompt.size,
         "completion_count": count or 0,
-        "request_hash": request["hash"],
-        "reply_hash": reply_hash,
-        "messages_delta": None,
-        "tools_hash": None,
+        "reply_hash": blobs.add(
+            draft.reply if isinstance(draft.reply, bytes | None) else to_json(draft.reply)
+        ),
     }
-    return EncodedSpan(draft, row, blobs, count)
+    request, columns = encode_request(draft, parent, blobs)
+    row |= columns
+    hub, columns = encode_hub(draft, request, parent, blobs)
+    row |= columns
+    return EncodedSpan(draft, row, blobs.rows, count, request, hub)
+
+
+class BlobRows:
+    """The rows of ``blobs`` that a span needs."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, data: bytes | None) -> str | None:
+        """Adds a document; returns its hash."""
+        if data is None:
+            return None
+        self.rows.append(blob_row(data))
+        return self.rows[-1]["hash"]
+
+
+def encode_request(
+    draft: SpanDraft, parent: Parent | None, blobs: BlobRows
+) -> tuple[Digests, dict[str, Any]]:
+    """What children compare their requests with, and the columns. The request is whole where it is no change [I5]."""
+    document = delta.parse(draft.request)
+    try:
+        change = (
+            None
+            if document is None
+            else delta.encode(document, parent.request if parent else NOTHING, named=True)
+        )
+    except ValueError:
+        change = None
+    columns: dict[str, Any] = {"history_key": change.key if change else None}
+    columns["request_hash"] = blobs.add(change.patch if change else draft.request)
+    return (change.digests if change else NOTHING), columns | change_columns("", change, blobs)
+
+
+def encode_hub(
+    draft: SpanDraft, request: Digests, parent: Parent | None, blobs: BlobRows
+) -> tuple[Digests, dict[str, Any]]:
+    """The same for the request in hub terms. Raises ValueError if that is no JSON value."""
+    if draft.hub is None:
+        return request, {"hub_hash": None} | change_columns("hub_", None, blobs)
+    change = delta.encode(delta.take_apart(draft.hub), parent.hub if parent else NOTHING, named=False)
+    return change.digests, {"hub_hash": blobs.add(change.patch)} | change_columns("hub_", change, blobs)
+
+
+def change_columns(prefix: str, change: Delta | None, blobs: BlobRows) -> dict[str, Any]:
+    return {
+        f"{prefix}shared_messages": change.shared if change else 0,
+        f"{prefix}messages_delta": blobs.add(change.items if change else None),
+        f"{prefix}tools_hash": blobs.add(change.tools if change else None),
+    }
+
+
+def parent_of(span: EncodedSpan) -> Parent:
+    """A span that was just committed, as the parent of others."""
+    draft = span.draft
+    tokens = None
+    if draft.prompt_tokens is not None:
+        prompt = as_ints(draft.prompt_tokens)
+        done = draft.completion_tokens
+        tokens = prompt if done is None else np.concatenate([prompt, as_ints(done)])
+    return Parent(span.row["id"], draft.rollout_id, tokens, span.request, span.hub)
 
 
 COPIED = (
@@ -200,7 +262,9 @@ def finish_row(
         "version_high": None if high is None else encode_ints(high),
         "oldest_version": oldest,
     }
-    summary = SpanSummary(row["id"], draft.rollout_id, delivery, reason is None, reason, low, high, oldest)
+    summary = SpanSummary(
+        row["id"], draft.rollout_id, delivery, reason is None, reason, low, high, oldest, parent_of(span)
+    )
     return row, summary
 
 

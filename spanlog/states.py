@@ -74,6 +74,8 @@ class Delivery(StrEnum):
     DELIVERED = "delivered"
     ABORTED = "aborted"
     LATE = "late"  # committed after its rollout had ended: changes nothing
+    ADOPTED = "adopted"  # a later history contains it; found over the ended rollout (lineage), never stored
+    SUPERSEDED = "superseded"  # a retry took its place; likewise
 
 
 ROLLOUT_MOVES: dict[RolloutState, frozenset[RolloutState]] = {

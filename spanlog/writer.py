@@ -11,14 +11,22 @@ import contextlib
 import queue
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from spanlog.database import Database
-from spanlog.drafts import EncodedSpan, EngineClock, SpanDraft, SpanSummary, encode_draft, finish_row
+from spanlog.drafts import (
+    EncodedSpan,
+    EngineClock,
+    SpanDraft,
+    SpanSummary,
+    encode_draft,
+    finish_row,
+    parent_of,
+)
 from spanlog.errors import DatabaseUnreachable, NotFound, SpanlogError, TransactionLost, WriterClosed
 from spanlog.models import Blob, Engine, EngineSwap, Rollout, Span
 from spanlog.upsert import ignoring_insert
@@ -109,7 +117,7 @@ class SpanWriter:
     def _write_batch(self, jobs: list[Job]) -> None:
         """Write the jobs and settle every future, whatever happens."""
         encoded: list[tuple[Job, EncodedSpan]] = []
-        for job in jobs:
+        for job in parents_first(jobs):
             try:
                 encoded.append((job, encode_draft(job.draft)))
             except Exception as error:
@@ -129,6 +137,20 @@ class SpanWriter:
                 resolve(job.future, result)
 
 
+def parents_first(jobs: list[Job]) -> list[Job]:
+    """The jobs in their order, but a span never before its parent, where both are among them."""
+    waiting = {job.draft.id: job for job in jobs if job.draft.id}
+    if not any(job.draft.parent is not None and job.draft.parent.id in waiting for job in jobs):
+        return jobs
+    ordered: dict[int, Job] = {}
+    for job in jobs:
+        line = [job]
+        while (parent := line[-1].draft.parent) is not None and (before := waiting.pop(parent.id, None)):
+            line.append(before)
+        ordered |= {id(job): job for job in reversed(line) if id(job) not in ordered}
+    return list(ordered.values())
+
+
 MARKER = SpanDraft(rollout_id="", policy_id="", started_at=0.0, ended_at=0.0, request=b"")
 """The draft of ``drain``: is never written."""
 EMPTY = SpanSummary("", "", "", False, None, None, None, None)
@@ -140,7 +162,7 @@ def write_spans(
     """Commit the spans; returns for each its summary, or why it alone failed.
 
     First all at once. If a row is refused, or another transaction won, the whole is rolled back and each is tried under
-    a savepoint. If the connection broke, the commit may or may not have happened: what is there already is left, the
+    a savepoint, whole if its parent is not there. If the connection broke, the commit may or may not have happened: what is there already is left, the
     rest is written.
     Raises DatabaseLocked, DatabaseUnwritable, DatabaseUnreachable: nothing was written.
     """
@@ -187,8 +209,10 @@ def insert_one_by_one(
     results: list[SpanSummary | Exception] = []
     for span in spans:
         if span.row["id"] in there:
-            results.append(read_summary(conn, span.row["id"]))
+            results.append(replace(read_summary(conn, span.row["id"]), parent=parent_of(span)))
             continue
+        if not has_parent(conn, span):
+            span = encode_draft(replace(span.draft, id=span.row["id"], parent=None))
         try:
             with conn.begin_nested():
                 (result,) = insert_batch(conn, [span], guard_s)
@@ -198,6 +222,15 @@ def insert_one_by_one(
                 raise
             results.append(refusal(span, error))
     return results
+
+
+def has_parent(conn: Connection, span: EncodedSpan) -> bool:
+    """Whether the span can be stored as a change: what it changes is there [I5]."""
+    parent = span.row["parent_id"]
+    return (
+        parent is None
+        or conn.execute(select(Span.id).where(Span.id == parent)).scalar_one_or_none() is not None
+    )
 
 
 def refusal(span: EncodedSpan, error: Exception) -> SpanlogError:

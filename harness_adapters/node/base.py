@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from harness_adapters.command import outcome_of
 from harness_adapters.environment import clean_environment
 from harness_adapters.environments.node import NodeEnvironment
-from harness_adapters.protocol import Finished, Job, Outcome
+from harness_adapters.protocol import Finished, Job, Launch, Outcome
 
 FOREIGN_PREFIXES = (
     "ANTHROPIC",
@@ -41,11 +41,14 @@ class NodeHarness:
     max_output: int = 4096
     """Tokens of one reply at most, where the harness takes a limit."""
 
-    name: ClassVar[str]
+    name: str = ""
     environment: ClassVar[NodeEnvironment]
 
     def check(self) -> None:
         self.environment.check()
+
+    def prepare(self, job: Job) -> Launch:
+        raise NotImplementedError
 
     def collect(self, job: Job, finished: Finished) -> Outcome:
         return outcome_of(job, finished)

@@ -19,7 +19,7 @@ from harness_adapters.protocol import Job, Launch
 class ClaudeCode(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "claude-code"
+    name: str = "claude-code"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment(
         "claude-code", "@anthropic-ai/claude-code", "2.1.332", "claude"
     )

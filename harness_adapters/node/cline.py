@@ -26,7 +26,7 @@ TWO_STEPS = (
 class Cline(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "cline"
+    name: str = "cline"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment("cline", "cline", "3.0.65", "cline")
 
     def prepare(self, job: Job) -> Launch:

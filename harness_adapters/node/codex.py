@@ -22,7 +22,7 @@ KEY_VARIABLE = "SINGLETREE_ROLLOUT_KEY"
 class Codex(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "codex"
+    name: str = "codex"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment("codex", "@openai/codex", "0.171.0", "codex")
 
     def prepare(self, job: Job) -> Launch:

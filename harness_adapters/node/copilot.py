@@ -17,7 +17,7 @@ from harness_adapters.protocol import Job, Launch
 class Copilot(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "copilot"
+    name: str = "copilot"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment(
         "copilot", "@github/copilot", "1.0.102", "copilot"
     )

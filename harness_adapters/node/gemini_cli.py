@@ -21,7 +21,7 @@ MODEL = "gemini-2.5-pro"
 class GeminiCLI(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "gemini-cli"
+    name: str = "gemini-cli"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment(
         "gemini-cli", "@google/gemini-cli", "0.61.0", "gemini"
     )

@@ -23,7 +23,7 @@ class OpenCode(NodeHarness):
     title: str | None = "task"
     """Of the session; null lets the model think of one: a side request, as users of OpenCode have it."""
 
-    name: ClassVar[str] = "opencode"
+    name: str = "opencode"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment("opencode", "opencode-ai", "1.18.33", "opencode")
 
     def prepare(self, job: Job) -> Launch:

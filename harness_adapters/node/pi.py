@@ -18,7 +18,7 @@ from harness_adapters.protocol import Job, Launch
 class Pi(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "pi"
+    name: str = "pi"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment(
         "pi", "@mariozechner/pi-coding-agent", "0.73.1", "pi"
     )

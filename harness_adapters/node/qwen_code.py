@@ -20,7 +20,7 @@ from harness_adapters.protocol import Job, Launch
 class QwenCode(NodeHarness):
     """Adapter: see the module."""
 
-    name: ClassVar[str] = "qwen-code"
+    name: str = "qwen-code"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment(
         "qwen-code", "@qwen-code/qwen-code", "0.24.4", "qwen", node="24.21.0"
     )
@@ -57,7 +57,7 @@ class QwenCode(NodeHarness):
 class OldQwenCode(QwenCode):
     """The last release that Node 20 runs."""
 
-    name: ClassVar[str] = "qwen-code-0.15"
+    name: str = "qwen-code-0.15"
     environment: ClassVar[NodeEnvironment] = NodeEnvironment(
         "qwen-code-0.15", "@qwen-code/qwen-code", "0.15.10", "qwen"
     )

@@ -62,10 +62,14 @@ class CompletionCall:
         self.untrainable = _untrainable(prompts, self._choices_each, self._echo)
         self._prompts = prompts
         self._asked = _read_asked(request)
-        self._prefixes: dict[int, str] = {}
+        self.restart()
 
     def resume(self, messages: list[dict[str, Any]]) -> None:
         raise AssertionError("a text completion names no stored reply")
+
+    def restart(self) -> None:
+        self._prefixes: dict[int, str] = {}
+        """What the text of a choice begins with, if it was not sent yet."""
 
     def to_hub(self, document: dict[str, Any]) -> dict[str, Any]:
         """Gives each choice a ``message`` or ``delta``, and its logprobs the ``content`` that chat has. Changes and

@@ -35,13 +35,14 @@ class EngineClient:
         key = settings.engine_key
         self._auth = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._auth}
+        self._connect_only = aiohttp.ClientTimeout(total=None, sock_connect=settings.upstream_connect_s)
+        self._limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.upstream_connect_s, sock_read=settings.upstream_first_s
+        )
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_start.append(self._before_connecting)
         self._calls = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=settings.upstream_connect_s, sock_read=settings.upstream_silence_s
-            ),
             trace_configs=[trace],
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -51,14 +52,20 @@ class EngineClient:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    async def post(self, engine: EngineView, path: str, body: bytes) -> aiohttp.ClientResponse:
-        """Sends a call; returns when the headers are there. Raises aiohttp.ClientError."""
+    async def post(
+        self, engine: EngineView, path: str, body: bytes, *, waits: bool
+    ) -> aiohttp.ClientResponse:
+        """Sends a call; returns when the headers are there. Raises aiohttp.ClientError.
+
+        ``waits``: the caller keeps the time (``proxy.patience``); else a silence of ``upstream_first_s`` ends the call.
+        """
         return await self._calls.post(
             engine.base_url + path,
             data=body,
             headers=self._headers,
             allow_redirects=False,
             trace_request_ctx=engine,
+            timeout=self._connect_only if waits else self._limits,
         )
 
     async def render(self, engine: EngineView, request: dict[str, Any], **fields: Any) -> list[int]:
@@ -108,4 +115,7 @@ class EngineClient:
         self, _session: aiohttp.ClientSession, context: SimpleNamespace, _params: object
     ) -> None:
         engine: EngineView = context.trace_request_ctx
-        await self._verify(engine)
+        try:
+            await self._verify(engine)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError("the engine did not name its weights in time") from error

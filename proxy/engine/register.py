@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from proxy.splice import find_closer
+
 PROBE_TIMEOUT_S = 60.0
 """A first call with logprobs warms the engine up, on a CPU for seconds."""
 _MESSAGES = [{"role": "user", "content": "Say something."}]
@@ -25,18 +27,19 @@ class EngineRefused(Exception):
 
 
 def probe_engine(
-    base_url: str, *, kind: str, model: str, training: bool, key: str | None
+    base_url: str, *, kind: str, model: str, training: bool, exact: bool, key: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """What the engine can do, and the label of its weights (vLLM only). Raises EngineRefused.
 
     ``training``: the policy trains, so the logged logprobs must be those of the sampling distribution.
+    ``exact``: the policy's prompts are spliced, so the engine must sample from tokens that are given to it [I1].
     """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=base_url, headers=headers, timeout=PROBE_TIMEOUT_S, trust_env=False) as client:
         try:
             if kind == "openai":
                 return _probe_openai(client, model), None
-            return _Prober(client, model).run(training)
+            return _Prober(client, model).run(training, exact)
         except httpx.HTTPError as error:
             raise EngineRefused(
                 "engine_unreachable",
@@ -57,7 +60,7 @@ class _Prober:
         self.client = client
         self.model = model
 
-    def run(self, training: bool) -> tuple[dict[str, Any], str | None]:
+    def run(self, training: bool, exact: bool) -> tuple[dict[str, Any], str | None]:
         version = _json(self.client.get("/version")).get("version")
         if not version:
             raise EngineRefused(
@@ -74,12 +77,26 @@ class _Prober:
                 "Logprobs are not those of the sampling distribution: start vLLM with "
                 "--logprobs-mode processed_logprobs.",
             )
+        feeds = self._feeds_exact_tokens(prompt)
+        closer = self._turn_closer()
+        if exact and not (feeds and closer):
+            what = (
+                "samples from no prompt tokens given to it"
+                if closer
+                else "ends no assistant's turn with a token"
+            )
+            raise EngineRefused(
+                "exact_tokens",
+                f"The policy's mode is exact, but the engine {what}: use vLLM 0.32 or newer and a chat template that "
+                "closes turns, or set the policy's mode to observe.",
+            )
         capabilities = {
             "kind": "vllm",
             "vllm_version": version,
             "max_model_len": window,
             "processed_logprobs": processed,
-            "exact_tokens": self._feeds_exact_tokens(prompt),
+            "exact_tokens": feeds,
+            "turn_closer": closer,
             "tools": self._parses_tools(),
         }
         return capabilities, label
@@ -102,9 +119,10 @@ class _Prober:
             raise EngineRefused("engine_paused", "The engine is paused: POST /resume to it, or restart it.")
         return label
 
-    def _render(self) -> list[int]:
+    def _render(self, *more: dict[str, str], **fields: Any) -> list[int]:
         response = self.client.post(
-            "/v1/chat/completions/render", json={"model": self.model, "messages": _MESSAGES}
+            "/v1/chat/completions/render",
+            json={"model": self.model, "messages": [*_MESSAGES, *more], **fields},
         )
         if response.status_code in (403, 404, 405):
             raise EngineRefused(
@@ -147,6 +165,16 @@ class _Prober:
         ids = [*prompt, prompt[-1]]
         reply = self._chat({"kv_transfer_params": {"prompt_token_ids": ids}, "max_tokens": 1})
         return reply["prompt_token_ids"] == ids
+
+    def _turn_closer(self) -> list[int]:
+        """What the template puts after an assistant's text, by the difference of two renderings."""
+        texts = ("no", "yes")  # with other last letters, which are tokens of their own in some vocabularies
+        return find_closer(
+            *(
+                self._render({"role": "assistant", "content": text}, add_generation_prompt=False)
+                for text in texts
+            )
+        )
 
     def _parses_tools(self) -> bool:
         tool = {

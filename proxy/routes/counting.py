@@ -46,7 +46,7 @@ async def _render(services: Services, caller: Caller, request: dict[str, Any]) -
     failure: UpstreamFailed | None = None
     avoid: str | None = None
     for _ in range(services.settings.upstream_tries):
-        with services.pool.use(caller.policy_id, caller.rollout_id, avoid) as engine:
+        async with services.pool.use(caller.policy_id, caller.rollout_id, avoid) as engine:
             if engine.kind != "vllm":
                 raise Refusal(
                     501, f"Engine '{engine.id}' cannot count tokens: only vLLM can.", code="no_count"

@@ -11,15 +11,16 @@ import time
 
 import structlog
 
-from proxy import asgi
+from proxy import asgi, stored
 from proxy.auth import Caller
 from proxy.dialects.base import BadRequest, Dialect, Failure, Target
 from proxy.errors import ClientGone, Refusal
 from proxy.exchange import Exchange, Received
 from proxy.routes.counting import count_tokens
 from proxy.routes.models import list_models
-from proxy.routes.paths import METHODS, Kind, Route, find_route, served
+from proxy.routes.paths import METHODS, RESPONSES, Kind, Route, find_route, served
 from proxy.services import Services
+from proxy.thread import thread_of
 from spanlog.ids import new_id
 
 log = structlog.get_logger("proxy.calls")
@@ -59,6 +60,11 @@ class DataPlane:
             await self._generate(route, caller, scope, receive, send)
         elif route.kind == Kind.COUNT:
             await count_tokens(self._services, caller, route, scope, receive, send)
+        elif route.kind == Kind.STORED:
+            name = route.path.removeprefix(RESPONSES)
+            body = await stored.response(name, caller.rollout_id, self._services.database)
+            await asgi.start(send, 200, asgi.JSON, (b"content-length", b"%d" % len(body)))
+            await send({"type": "http.response.body", "body": body})
         else:
             await asgi.send_json(send, 200, list_models(self._services, caller, route))
 
@@ -71,9 +77,11 @@ class DataPlane:
         target = Target(span_id=new_id("spn", started_at), created_at=started_at)
         try:
             call = route.dialect.decode(raw, route.google.target(target) if route.google else target)
+            await stored.complete(call, caller.rollout_id, services.database)
         except BadRequest as error:
             raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
-        received = Received(target.span_id, started_at, raw, route.dialect, call)
+        thread = thread_of(scope["headers"])
+        received = Received(target.span_id, started_at, raw, route.dialect, call, thread)
         try:
             exchange = Exchange(services, caller, received)
         except Exception:

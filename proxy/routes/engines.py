@@ -19,7 +19,7 @@ from spanlog.database import Database
 from spanlog.errors import Conflict, NotFound
 from spanlog.locks import lock_engine
 from spanlog.models import Engine, EngineSwap
-from spanlog.states import EngineState, PolicyKind
+from spanlog.states import EngineState, Mode, PolicyKind
 from spanlog.upsert import insert_or_ignore
 
 router = APIRouter(prefix="/api/engines", tags=["engines"])
@@ -50,6 +50,7 @@ def put_engine(engine_id: Id, body: EngineBody, services: ServicesDep) -> dict[s
         kind=body.kind,
         model=policy.model,
         training=training,
+        exact=policy.mode == Mode.EXACT,
         key=key.get_secret_value() if key else None,
     )
     _save(services, engine_id, body, base_url, capabilities, label)

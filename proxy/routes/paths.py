@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from proxy.auth import Headers, find_secret
-from proxy.dialects import chat, completions, gemini, messages
+from proxy.dialects import chat, completions, gemini, messages, responses
 from proxy.dialects.base import Dialect
 from proxy.dialects.gemini import paths as gemini_paths
 from proxy.dialects.gemini.paths import GeminiPath
@@ -15,10 +15,13 @@ GENERATING: dict[str, Dialect] = {
     "/v1/chat/completions": chat,
     "/v1/completions": completions,
     "/v1/messages": messages,
+    "/v1/responses": responses,
 }
 """POST paths that answer with a reply of the model. Gemini's name model and method: see ``gemini.paths``."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
+RESPONSES = "/v1/responses/"
+"""Behind it: the id of a stored response."""
 GEMINI_SERVED = "/v1beta/models/{model}:generateContent, :streamGenerateContent, :countTokens"
 
 
@@ -28,10 +31,12 @@ class Kind(Enum):
     GENERATE = "generate"
     COUNT = "count"
     MODELS = "models"
+    STORED = "stored"
+    """A response that was given before."""
     UNKNOWN = "unknown"
 
 
-METHODS = {Kind.GENERATE: "POST", Kind.COUNT: "POST", Kind.MODELS: "GET"}
+METHODS = {Kind.GENERATE: "POST", Kind.COUNT: "POST", Kind.MODELS: "GET", Kind.STORED: "GET"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,11 @@ def find_route(path: str, query: bytes, headers: Headers) -> Route:
         return Route(_google_kind(google), gemini, path, secret or google.key, google.model, google)
     if generating := GENERATING.get(path):
         return Route(Kind.GENERATE, generating, path, secret)
-    anthropic = any(name == b"anthropic-version" for name, _ in headers)
+    if path.startswith(RESPONSES):
+        return Route(Kind.STORED, responses, path, secret)
     if path == COUNT_TOKENS:
         return Route(Kind.COUNT, messages, path, secret)
-    dialect: Dialect = messages if anthropic else chat
+    dialect = _dialect_of(headers)
     if path == MODELS or path.startswith(f"{MODELS}/"):
         return Route(Kind.MODELS, dialect, path, secret, path.removeprefix(MODELS).lstrip("/") or None)
     return Route(Kind.UNKNOWN, dialect, path, secret)
@@ -71,9 +77,17 @@ def find_route(path: str, query: bytes, headers: Headers) -> Route:
 
 def normal_path(path: str) -> str:
     """Some clients add ``/v1`` to their base URL and some want it there: both kinds of URL work with both."""
-    while path.startswith("/v1/v1/"):
+    while path.startswith(("/v1/v1/", "/v1/v1beta/")):
         path = path[3:]
     return f"/v1{path}" if _is_served(f"/v1{path}") else path
+
+
+def _dialect_of(headers: Headers) -> Dialect:
+    """Whose client it is, where several APIs share a path: Google's newer clients list models at ``/v1/models``."""
+    names = {name for name, _ in headers}
+    if b"anthropic-version" in names:
+        return messages
+    return gemini if names & {b"x-goog-api-key", b"x-goog-api-client"} else chat
 
 
 def served(route: Route) -> str:
@@ -84,7 +98,7 @@ def served(route: Route) -> str:
 
 
 def _is_served(path: str) -> bool:
-    return path in GENERATING or path in (COUNT_TOKENS, MODELS) or path.startswith(f"{MODELS}/")
+    return path in GENERATING or path in (COUNT_TOKENS, MODELS) or path.startswith((f"{MODELS}/", RESPONSES))
 
 
 def _google_kind(google: GeminiPath) -> Kind:

@@ -101,7 +101,9 @@ def _add_reward(conn: Connection, rollout_id: str, body: RewardBody) -> dict[str
 
 def span_dict(span: records.SpanRecord) -> dict[str, Any]:
     """A span as JSON; logprobs that are no numbers become null."""
-    fields = {field.name: getattr(span, field.name) for field in dataclasses.fields(span)}
+    fields = {field.name: getattr(span, field.name) for field in dataclasses.fields(span) if field.repr} | {
+        "request": span.request
+    }
     for name in ("prompt_tokens", "completion_tokens", "version_low", "version_high"):
         fields[name] = None if fields[name] is None else fields[name].tolist()
     if span.logprobs is not None:

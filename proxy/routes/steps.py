@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from sqlalchemy import select
 
 from proxy.routes.control import ServicesDep, row_dict, runner_or_admin
+from proxy.schemas import MOST
 from spanlog.models import TrainStep
 
 router = APIRouter(prefix="/api/steps", tags=["steps"])
@@ -17,7 +18,7 @@ router = APIRouter(prefix="/api/steps", tags=["steps"])
 def list_steps(
     services: ServicesDep,
     policy: str | None = None,
-    after: int = Query(0, ge=0, description="Only steps with a higher number."),
+    after: int = Query(0, ge=0, le=MOST, description="Only steps with a higher number."),
     limit: int = Query(1000, ge=1, le=10_000),
 ) -> dict[str, Any]:
     """Steps in order of number, with their metrics. ``void``: a restart went back before it."""

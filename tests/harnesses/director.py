@@ -112,7 +112,7 @@ class Director:
                 headers["X-Request-Id"] = asked.id
             except Exception as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
-                return web.json_response({"error": {"message": f"no text: {error}"}}, status=500)
+                return web.json_response({"error": {"message": f"no text: {error}"}}, status=400)
         try:
             async with self._http.request(
                 request.method,

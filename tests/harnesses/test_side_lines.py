@@ -83,8 +83,9 @@ def test_a_summary_begins_a_new_history(world: World) -> None:
 
     What was said before is kept as it was; what follows the summary extends nothing.
     """
-    text = "lantern " * 4000
-    script = Summarised([call("read", {"filePath": "task.txt"}), answer(ANSWER)])
+    text = "lantern lantern lantern lantern lantern lantern lantern lantern\n" * 500
+    reading = call("read", {"filePath": "task.txt"})
+    script = Summarised([reading, reading, answer(ANSWER)])
     adapter = installed("opencode")
     adapter.context_window = 12_000
     run = world.run(adapter, "Read task.txt and say its word.", script, files={"task.txt": text})

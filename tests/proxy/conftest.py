@@ -171,6 +171,7 @@ def ready(proxy: Served, fake: FakeEngine) -> Served:
     proxy.policy()
     proxy.engine(fake)
     fake.requests.clear()
+    fake.rendered.clear()
     return proxy
 
 

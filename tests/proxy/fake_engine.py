@@ -18,6 +18,7 @@ from aiohttp import web
 PROMPT_IDS = [1, 2, 3]
 TOKENS = [(10, "Hel", -0.5), (11, "lo ", -0.25), (12, "wörld", -1.5), (13, "", -0.125)]
 """Id, text and logprob of what it "samples"; the last is the end of turn."""
+CLOSER = TOKENS[-1][0]
 MODEL = "fake-model"
 NAN = float("nan")
 
@@ -29,6 +30,25 @@ class Fault:
     kind: str
     times: int = 10**9
     argument: Any = None
+
+
+def render(body: dict[str, Any]) -> list[int]:
+    """A template of its own: the first messages up to a reply are ``PROMPT_IDS``, then a byte is a token."""
+    messages = body.get("messages") or ()
+    first = next((n for n, message in enumerate(messages) if message.get("role") == "assistant"), None)
+    if first is None:
+        return PROMPT_IDS
+    ids = list(PROMPT_IDS)
+    for message in messages[first:]:
+        text = f"{json.dumps(message.get('tool_calls'))}{json.dumps(message.get('content'))[:-1]}"
+        reply = message.get("role") == "assistant"
+        ids += [*([] if reply else [201]), *(1000 + byte for byte in text.encode()), CLOSER if reply else 202]
+    return [*ids, 203] if body.get("add_generation_prompt", True) else ids
+
+
+def prompt_ids(body: dict[str, Any]) -> list[int]:
+    """What it "samples" from: the tokens given to it, else those of the messages."""
+    return (body.get("kv_transfer_params") or {}).get("prompt_token_ids") or render(body)
 
 
 @dataclass
@@ -43,6 +63,8 @@ class FakeEngine:
     cut_routes: set[str] = field(default_factory=set)
     paused: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
+    rendered: list[dict[str, Any]] = field(default_factory=list)
+    """Requests to the render route."""
     headers: list[dict[str, str]] = field(default_factory=list)
     running: int = 0
     cut_off: int = 0
@@ -96,14 +118,19 @@ class FakeEngine:
             "/weight_info": {"weight_version": self.label},
             "/is_paused": {"is_paused": self.paused},
             "/v1/models": {"data": [{"id": MODEL, "max_model_len": 512}]},
-            "/v1/chat/completions/render": {"token_ids": PROMPT_IDS},
         }
         if path in fixed:
             return web.json_response(fixed[path])
+        if path == "/v1/chat/completions/render":
+            body = await request.json()
+            self.rendered.append(body)
+            return web.json_response({"token_ids": render(body)})
         if path not in ("/v1/chat/completions", "/v1/completions"):
             return web.json_response({"error": {"message": f"no route {path}"}}, status=404)
         body = await request.json()
         self.requests.append(body)
+        if self.fault is not None and self.fault.kind == "ignores_tokens":
+            body = {name: value for name, value in body.items() if name != "kv_transfer_params"}
         self.headers.append(dict(request.headers))
         self.running += 1
         try:
@@ -123,10 +150,16 @@ class FakeEngine:
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         fault = self._take_fault()
+        if delay_s := body.get("fake_delay_s"):  # a field that nobody knows is passed on
+            await asyncio.sleep(delay_s)
         if fault.kind == "status":
             status, message = fault.argument
             error = {"message": message, "type": "BadRequestError", "param": None, "code": status}
             return web.json_response({"error": error}, status=status, headers={"Retry-After": "7"})
+        if fault.kind == "silent":
+            await asyncio.sleep(fault.argument or 60)
+        if fault.kind == "whole":
+            return web.Response(body=fault.argument, content_type="application/json")
         if fault.kind == "reset":
             assert request.transport is not None
             request.transport.abort()
@@ -158,6 +191,8 @@ class FakeEngine:
                 await asyncio.sleep(0.02)
                 request.transport.abort()
                 await asyncio.sleep(10)
+            if fault.kind == "silent_after" and index == fault.argument[0]:
+                await asyncio.sleep(fault.argument[1])
             if index == len(chunks) - 2 and self.before_finish:
                 await self.before_finish()
             await response.write(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
@@ -175,12 +210,12 @@ class FakeEngine:
             entries[1]["logprob"] = odd[fault.kind]
         return entries
 
-    def usage(self, fault: Fault) -> dict[str, float]:
+    def usage(self, body: dict[str, Any], fault: Fault) -> dict[str, float]:
         count = NAN if fault.kind == "nan_usage" else len(TOKENS)
-        return {"prompt_tokens": len(PROMPT_IDS), "completion_tokens": count, "total_tokens": 7}
+        prompt = len(prompt_ids(body))
+        return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + len(TOKENS)}
 
     def reply(self, body: dict[str, Any], fault: Fault) -> dict[str, Any]:
-        sent = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
         entries = self.entries(fault)
         if body.get("top_logprobs"):  # a probe of the logprobs mode
             for entry in entries:
@@ -212,9 +247,9 @@ class FakeEngine:
             "created": 1,
             "model": body.get("model"),
             "choices": [choice],
-            "usage": self.usage(fault),
+            "usage": self.usage(body, fault),
             "prompt_logprobs": None,
-            "prompt_token_ids": sent or PROMPT_IDS,
+            "prompt_token_ids": prompt_ids(body),
             "kv_transfer_params": None,
         }
 
@@ -231,10 +266,10 @@ class FakeEngine:
             "logprobs": None,
             "finish_reason": None,
         }
-        chunks: list[dict[str, Any]] = [{**base, "choices": [first], "prompt_token_ids": PROMPT_IDS}]
+        chunks: list[dict[str, Any]] = [{**base, "choices": [first], "prompt_token_ids": prompt_ids(body)}]
         if self.message:
             chunks += [{**base, "choices": [choice]} for choice in self._message_choices(fault)]
-            chunks.append({**base, "choices": [], "usage": self.usage(fault)})
+            chunks.append({**base, "choices": [], "usage": self.usage(body, fault)})
             return chunks
         for index, ((token, text, _), entry) in enumerate(zip(TOKENS, self.entries(fault), strict=True)):
             last = index == len(TOKENS) - 1
@@ -252,8 +287,10 @@ class FakeEngine:
             if fault.kind == "missing_ids":
                 del choice["token_ids"]
             chunks.append({**base, "choices": [choice]})
+            if fault.kind == "duplicate" and index == 1:
+                chunks.append(chunks[-1])
         if (body.get("stream_options") or {}).get("include_usage"):
-            chunks.append({**base, "choices": [], "usage": self.usage(fault)})
+            chunks.append({**base, "choices": [], "usage": self.usage(body, fault)})
         return chunks
 
     def _message_choices(self, fault: Fault) -> Iterator[dict[str, Any]]:
@@ -300,5 +337,5 @@ def as_text(document: dict[str, Any]) -> dict[str, Any]:
         }
         choice |= {"text": message.get("content", ""), "prompt_token_ids": document.get("prompt_token_ids")}
         choices.append(choice)
-    kept = {name: value for name, value in document.items() if name != "prompt_token_ids"}
+    kept = {name: document[name] for name in document if name not in ("prompt_token_ids", "prompt_logprobs")}
     return {**kept, "id": "cmpl-1", "object": "text_completion", "choices": choices}

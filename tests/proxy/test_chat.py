@@ -211,6 +211,7 @@ def test_bad_bodies(ready: Served, fake: FakeEngine, content: bytes, status: int
 
 
 def test_a_content_part_of_no_known_type(ready: Served, fake: FakeEngine) -> None:
+    ready.policy(mode="observe")
     rollout, key = ready.rollout()
     messages = [{"role": "user", "content": [{"type": ["text"], "text": "hi"}]}]
     assert ready.chat(key, messages=messages).status_code == 200

@@ -1,4 +1,4 @@
-"""Which state an engine is in, and which engine a call goes to. Pure rules."""
+"""Which state an engine is in. Pure rules; which engine a call goes to is in test_pool.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.engine.health import Health, Verdict, _may_serve, judge, version_of_label
-from proxy.engine.pool import AFFINITY_SLACK, FAILURES_UNTIL_GONE, EngineView, Pool
-from proxy.errors import Refusal
+from proxy.engine.pool import EngineView
 from spanlog.states import EngineState
 
 
@@ -105,52 +104,3 @@ def test_a_paused_engine_does_not_become_ready() -> None:
 )
 def test_labels_that_may_serve(engine: EngineView, label: str, may: bool) -> None:
     assert _may_serve(engine, label) is may
-
-
-def test_the_idlest_engine_is_taken_and_kept_while_it_is_not_much_busier() -> None:
-    pool = Pool()
-    pool.replace([view(id="a"), view(id="b"), view("stale", None, id="c"), view(id="d", policy_id="other")])
-    with pool.use("p", "r1") as first, pool.use("p", "r2") as second:
-        assert {first.id, second.id} == {"a", "b"}
-    own = first
-    own.in_flight = AFFINITY_SLACK
-    with pool.use("p", "r1") as again:
-        assert again is own
-    own.in_flight = AFFINITY_SLACK + 1
-    with pool.use("p", "r1") as other:
-        assert other is second
-    own.in_flight = 0
-    with pool.use("p", "r1", avoid=second.id) as retry:
-        assert retry is own
-
-
-def test_an_engine_that_does_not_answer_this_proxy_is_left_out() -> None:
-    """Another proxy may reach it, and keep its row ready."""
-    pool = Pool()
-    pool.replace([view(id="a", failures=FAILURES_UNTIL_GONE), view(id="b")])
-    for rollout in "uvw":
-        with pool.use("p", rollout, avoid="b") as engine:
-            assert engine.id == "b"
-    pool.replace([view(id="a", failures=FAILURES_UNTIL_GONE)])
-    with pool.use("p", "r") as engine:
-        assert engine.id == "a", "better than none"
-
-
-def test_counts_survive_a_refresh() -> None:
-    pool = Pool()
-    pool.replace([view(id="a")])
-    with pool.use("p", "r"):
-        pool.replace([view("swapping", id="a")])
-        assert pool.states() == [("a", "p", "swapping", 1, 3)]
-    assert pool.states() == [("a", "p", "swapping", 0, 3)]
-
-
-@pytest.mark.parametrize(
-    ("engines", "words"), [([], "singletree engine start"), ([view("quarantined")], "restarted")]
-)
-def test_no_engine_names_the_remedy(engines: list[EngineView], words: str) -> None:
-    pool = Pool()
-    pool.replace(engines)
-    with pytest.raises(Refusal, match=words) as caught, pool.use("p", "r"):
-        pass
-    assert (caught.value.status, caught.value.retry_after) == (503, 2)

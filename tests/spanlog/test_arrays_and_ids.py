@@ -24,7 +24,14 @@ def test_integers_round_trip(values: list[int]) -> None:
     data = arrays.encode_ints(values)
     decoded = arrays.decode_ints(data)
     assert decoded.dtype == np.int32 and decoded.tolist() == values
-    assert len(data) <= 1 + 4 * len(values), "run-length encoding never costs room"
+    assert len(data) <= 1 + 4 * len(values), "an encoding never costs room"
+
+
+@given(st.lists(st.integers(0, 151_935), min_size=300, max_size=600))
+def test_token_ids_take_three_bytes_at_most(values: list[int]) -> None:
+    data = arrays.encode_ints(values)
+    assert data[0] == arrays.DEFLATED_INTS and len(data) <= 3.1 * len(values) + 64
+    assert arrays.decode_ints(data).tolist() == values
 
 
 @given(numpy_arrays(np.float32, st.integers(0, 50)))

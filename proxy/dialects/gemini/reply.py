@@ -58,12 +58,15 @@ class GeminiCall:
         self.untrainable: str | None = None
         self._target = target
         self._wanted = wanted
-        self._candidates: dict[int, _Candidate] = {}
-        self._usage: Mapping[str, Any] | None = None
-        self._begun = False
+        self.restart()
 
     def resume(self, messages: list[dict[str, Any]]) -> None:
         raise AssertionError("a Gemini request names no stored reply")
+
+    def restart(self) -> None:
+        self._candidates: dict[int, _Candidate] = {}
+        self._usage: Mapping[str, Any] | None = None
+        self._begun = False
 
     def to_hub(self, document: dict[str, Any]) -> dict[str, Any]:
         return document

@@ -14,6 +14,7 @@ import orjson
 
 from proxy.dialects.messages import parts
 from proxy.dialects.messages.reading import Ignored, blocks_of, optional, require, wrong
+from proxy.dialects.messages.reply import UNPARSED, is_object
 
 _TOOL_USE = frozenset({"id", "name", "input"})
 _TOOL_RESULT = frozenset({"tool_use_id", "content", "is_error"})
@@ -190,8 +191,18 @@ def _read_call(block: dict[str, Any], path: str) -> dict[str, Any]:
     call_id = require(block, "id", str, "a string", path)
     name = require(block, "name", str, "a string", path)
     arguments = require(block, "input", dict, "an object", path)
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": _text_of(arguments, path)},
+    }
+
+
+def _text_of(arguments: dict[str, Any], path: str) -> str:
+    """As the model would write them; what it wrote, where ``reply`` had to wrap it."""
+    if len(arguments) == 1 and isinstance(text := arguments.get(UNPARSED), str) and not is_object(text):
+        return text
     try:
-        text = orjson.dumps(arguments).decode()
+        return orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError as error:  # JSON is read to a greater depth than it is written
         raise wrong(f"{path}.input", f"cannot be passed on: {error}") from None
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}

@@ -13,7 +13,7 @@ import orjson
 
 UNPARSED = "unparsed_arguments"
 """Key of the input of a call whose arguments are no JSON object, which the format has no place for: their text is its
-value. A harness sends it back as it came, and matching reads arguments that do not parse in the same way."""
+value. A harness sends it back as it came, and ``history`` takes the text out again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,8 @@ def whole_output(
     if thinking:
         items.append(reasoning_item(item_id("rs", key, 0), thinking))
     if text or not (thinking or calls):
-        found = text_logprobs(text, logprobs or [])
-        items.append(message_item(item_id("msg", key, len(items)), text, found))
+        found, _ = text_logprobs(text, logprobs or [])
+        items.append(message_item(item_id("msg", key, len(items)), text, list(map(logprob, found))))
     for number, call in enumerate(calls):
         function = call.get("function") or {}
         items.append(
@@ -224,19 +224,21 @@ def _token(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def text_logprobs(text: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries of the tokens that make up ``text``, which is the last of the reply's texts: neither those of
-    thinking before it nor of an end of turn or calls behind it. Empty where the tokens do not spell it."""
-    if not text or not entries:
-        return []
+def text_logprobs(
+    text: str, entries: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The hub's entries of the tokens that ``text`` consists of, and those behind them. ``text`` is the last that the
+    tokens spell: those of thinking stand before it, those of an end of turn or of calls behind. All entries where the
+    tokens do not spell it."""
     tokens = [bytes(_token(entry)["bytes"]) for entry in entries]
-    wanted, spelled = text.encode("utf-8", "replace"), b"".join(tokens)
-    begin = spelled.rfind(wanted)
+    wanted = text.encode("utf-8", "replace")
+    begin = b"".join(tokens).rfind(wanted)
     if begin < 0:
-        return []
-    found, at = [], 0
-    for entry, token in zip(entries, tokens, strict=True):
-        if token and at < begin + len(wanted) and at + len(token) > begin:
-            found.append(logprob(entry))
-        at += len(token)
-    return found
+        return entries, []
+    first, last, at = len(tokens), 0, 0
+    for index, token in enumerate(tokens):
+        end = at + len(token)
+        if token and at < begin + len(wanted) and end > begin:
+            first, last = min(first, index), index + 1
+        at = end
+    return entries[first:last], entries[last:]

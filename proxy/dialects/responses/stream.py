@@ -63,7 +63,7 @@ class Events:
         self._open: _Text | _ToolCall | None = None
         self._calls: dict[int, _ToolCall] = {}
         self._spare_logprobs: list[dict[str, Any]] = []
-        """Of tokens whose text has not come yet."""
+        """The hub's, of tokens whose text has not come yet."""
         self._late: list[tuple[str, str]] = []
         """Kind and text of what came behind a call."""
         self._finish_reason: str | None = None
@@ -114,7 +114,7 @@ class Events:
         if thinking or calls:
             self._spare_logprobs = []
         elif self._asked_logprobs and (entries := (choice.get("logprobs") or {}).get("content")):
-            self._spare_logprobs += map(output.logprob, entries)
+            self._spare_logprobs += entries
         if thinking:
             self._text("rs", thinking)
         if text:
@@ -148,7 +148,8 @@ class Events:
         if kind == "rs":
             self._write("response.reasoning_text.delta", {**self._place(item), "delta": text})
             return
-        logprobs, self._spare_logprobs = self._spare_logprobs, []
+        entries, self._spare_logprobs = output.text_logprobs(text, self._spare_logprobs)
+        logprobs = list(map(output.logprob, entries))
         item.logprobs += logprobs
         self._write("response.output_text.delta", {**self._place(item), "delta": text, "logprobs": logprobs})
 

@@ -150,6 +150,15 @@ def test_an_echo_is_put_back_and_kept_from_the_capture(prompt: Any, text: str, s
     assert message == {"role": "assistant", "content": "upon"}, "the span holds what was sampled"
 
 
+def test_a_stream_that_is_asked_for_again_forgets_the_first() -> None:
+    call = decode(prompt="p", echo=True, stream=True)
+    call.to_hub(document(choice([(7, "a", -1.0), (8, "b", -2.0), (5, "upon", -0.5)])))
+    call.restart()
+    second = {**choice([(5, "upon", -0.5)]), "prompt_token_ids": None}
+    sent = call.chunk(call.to_hub(document(second)))
+    assert json.loads(sent.removeprefix(b"data: "))["choices"][0]["text"] == "upon"
+
+
 def test_an_echo_without_sampling_gives_no_tokens() -> None:
     call = decode(echo=True, max_tokens=0)
     found = {**choice([(7, "a", -1.0), (8, "b", -2.0)]), "text": "", "token_ids": [99]}

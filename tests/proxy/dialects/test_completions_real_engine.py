@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from tests.engine_fixture import EngineProcess
 from tests.proxy.conftest import Served, serve
 from tests.proxy.test_real_engine import check, policy_body
+from tests.rescore import TOLERANCE, largest_gap
 
 pytestmark = pytest.mark.engine
 
@@ -67,25 +67,9 @@ def test_the_logprob_is_that_of_the_sampling_distribution(real: Served, base_wei
     check(span)
     assert span.sampling["temperature"] == 0.7 and span.stripped == ["min_p", "temperature", "top_p"]
     assert span.prompt_tokens is not None and span.completion_tokens is not None and span.logprobs is not None
-    history = span.prompt_tokens.tolist()
-    first = span.completion_tokens.tolist()[0]
-    body = {
-        "model": base_weights.served_name,
-        "prompt": history,
-        "max_tokens": 1,
-        "temperature": 1.0,
-        "top_k": 0,
-        "logprobs": 20,
-        "logprob_token_ids": list(range(1000)),
-        "return_tokens_as_token_ids": True,
-    }
-    reply = httpx.post(
-        base_weights.base_url + "/v1/completions", json=body, trust_env=False, timeout=60
-    ).json()
-    top = reply["choices"][0]["logprobs"]["top_logprobs"][0]
-    scaled = {token: value / 0.7 for token, value in top.items()}
-    total = math.log(sum(math.exp(value) for value in scaled.values()))
-    assert scaled[f"token_id:{first}"] - total == pytest.approx(float(span.logprobs[0]), abs=0.05)
+    prompt, completion = span.prompt_tokens.tolist(), span.completion_tokens.tolist()
+    gap = largest_gap(base_weights.model, prompt, completion, span.logprobs, temperature=0.7)
+    assert gap < TOLERANCE
 
 
 def test_several_choices_are_served_and_marked(real: Served) -> None:

@@ -209,6 +209,23 @@ def test_thoughts_are_counted_apart() -> None:
     }
 
 
+@pytest.mark.parametrize("array", [False, True])
+def test_a_stream_that_is_asked_for_again_forgets_the_first(array: bool) -> None:
+    def send(call: GeminiCall) -> bytes:
+        delta = {"tool_calls": [{**CALL, "index": 0}]}
+        sent = call.chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        sent += call.chunk(
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}], "usage": USAGE}
+        )
+        return sent + call.end()
+
+    call, untouched = make(stream=True, array=array), make(stream=True, array=array)
+    broken = {"tool_calls": [{**BROKEN, "index": 0}]}
+    call.chunk({"choices": [{"index": 0, "delta": {"content": "a", **broken}, "finish_reason": None}]})
+    call.restart()
+    assert send(call) == send(untouched)
+
+
 def test_candidates_are_kept_apart() -> None:
     call = make(stream=True)
     sent = b""
