@@ -12,10 +12,11 @@ import numpy as np
 import openai
 import pytest
 
+from harness_adapters.protocol import Endpoint, Outcome
 from spanlog.records import SpanRecord
 from tests.harnesses.lines import divergence, extends, lines
 from tests.harnesses.script import Turns, answer, call, think
-from tests.harnesses.world import MODEL, World
+from tests.harnesses.world import MODEL, Run, World
 
 pytestmark = pytest.mark.engine
 
@@ -46,11 +47,11 @@ def ask(world: World, key: str, messages: list[dict[str, Any]], *, stream: bool)
             return events.get_final_completion().choices[0].message.model_dump(exclude_none=True)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_model_says_the_script(world: World, stream: bool) -> None:
+def talk(world: World, *, stream: bool) -> tuple[Run, list[dict[str, Any]]]:
+    """The script's whole conversation, by a client that echoes each reply as it came; the run and the replies."""
     said: list[dict[str, Any]] = []
 
-    def work(rollout: str, endpoint: Any) -> Any:
+    def work(rollout: str, endpoint: Endpoint) -> tuple[Outcome, None]:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
         for _ in SCRIPT.texts:
             reply = ask(world, endpoint.api_key, messages, stream=stream)
@@ -60,28 +61,39 @@ def test_the_model_says_the_script(world: World, stream: bool) -> None:
                 messages.append({"role": "tool", "tool_call_id": one["id"], "content": "ok"})
             if not reply.get("tool_calls"):
                 messages.append({"role": "user", "content": "and?"})
-        from harness_adapters.protocol import Outcome
-
         return Outcome(), None
 
-    run = world.observe(work, "go", SCRIPT)
+    return world.observe(work, "go", SCRIPT), said
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_model_says_the_script(world: World, stream: bool) -> None:
+    run, said = talk(world, stream=stream)
     run.check(SCRIPT, side=0)
     arguments = said[0]["tool_calls"][0]["function"]["arguments"]
     assert json.loads(arguments) == json.loads(ARGUMENTS)
     assert (arguments == ARGUMENTS) == stream, "vLLM's parser writes them anew in whole replies only"
     assert said[0]["content"].strip() == "I write."
     assert [reply["content"].strip() for reply in said[1:]] == ["Done: 1 + 1.", "Bye."]
-    assert all("structured_outputs" not in span.sampling for span in run.spans)
     first = run.spans[0].completion_tokens
     assert first is not None and first.size > 20, "sampled under a grammar, not written down"
 
 
+def test_without_exact_mode_the_judges_see_every_fork(observing: World) -> None:
+    """The same conversation, rendered anew for each turn: thinking is dropped, and text is spelled as the tokenizer
+    would. So a proxy that did not splice could not pass ``Run.check``."""
+    run, _ = talk(observing, stream=True)
+    run.check(SCRIPT, side=0)
+    assert [turn for turn, _, _ in run.forks()] == [2, 3]
+    assert len(run.longest_line()) == 1
+
+
 def test_a_script_that_has_no_text_is_a_failure(world: World) -> None:
-    def work(rollout: str, endpoint: Any) -> Any:
+    def work(rollout: str, endpoint: Endpoint) -> tuple[Outcome, None]:
         messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "x"}] * 3
         with pytest.raises(openai.BadRequestError):
             ask(world, endpoint.api_key, [*messages, {"role": "user", "content": "go"}], stream=False)
-        return None, None
+        return Outcome(), None
 
     run = world.observe(work, "go", SCRIPT)
     assert run.failures == ["AssertionError: turn 4 of a line of 3"]
