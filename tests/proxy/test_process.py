@@ -19,7 +19,7 @@ import pytest
 from singletree.cli import main
 from spanlog.database import Database
 from spanlog.records import read_spans
-from tests.proxy.conftest import chat_body, postgres_url, wait_for
+from tests.proxy.conftest import chat_body, wait_for
 from tests.proxy.fake_engine import MODEL, FakeEngine
 
 SINGLETREE = Path(sys.executable).with_name("singletree")
