@@ -43,7 +43,7 @@ class Aider:
     """Files of the workspace that the conversation begins with."""
     args: list[str] = field(default_factory=list)
     """More of aider's own options, e.g. ``--edit-format diff``, ``--no-auto-commits``."""
-    name: ClassVar[str] = "aider"
+    name: str = "aider"
 
     def check(self) -> None:
         self.environment.check()

@@ -76,7 +76,7 @@ class DrivenLibrary:
     environment: ClassVar[PythonEnvironment]
     driver: ClassVar[str]
     """Name of the script, without ``.py``."""
-    name: ClassVar[str]
+    name: str
 
     def check(self) -> None:
         self.environment.check()

@@ -28,4 +28,4 @@ class LangGraph(DrivenLibrary):
     system_prompt: str | None = None
     max_turns: int = 20
     """Model calls per rollout."""
-    name: ClassVar[str] = "langgraph"
+    name: str = "langgraph"

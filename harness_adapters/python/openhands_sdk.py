@@ -29,4 +29,4 @@ class OpenHandsSDK(DrivenLibrary):
     """Model calls per rollout."""
     context_window: int = 32768
     """Tokens of the model's window, as the library is told."""
-    name: ClassVar[str] = "openhands-sdk"
+    name: str = "openhands-sdk"

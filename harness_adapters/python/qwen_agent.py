@@ -24,4 +24,4 @@ class QwenAgent(DrivenLibrary):
 
     use_raw_api: bool = False
     """Whether tools are the API's, not text in the prompt."""
-    name: ClassVar[str] = "qwen-agent"
+    name: str = "qwen-agent"

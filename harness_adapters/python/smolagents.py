@@ -2,7 +2,7 @@
 
 Measured with 1.26.0: the CodeAgent has no tools on the wire; it stops the model at "Observation:", "Calling tools:" and
 "</code>" and writes its own words into the assistant's messages (the closing tag, then the code again as "Calling
-tools: [...]"), so that its histories are no extensions of what was sampled. The ToolCallingAgent forces a tool call
+tools: [...]"), which the proxy's matching knows and looks past. The ToolCallingAgent forces a tool call
 each turn (``tool_choice: "required"``), which makes its calls untrainable, and writes calls into the history as text.
 """
 
@@ -29,4 +29,4 @@ class SmolAgents(DrivenLibrary):
     streaming: bool = False
     max_turns: int = 20
     """Model calls per rollout."""
-    name: ClassVar[str] = "smolagents"
+    name: str = "smolagents"

@@ -32,7 +32,7 @@ class Terminus2(DrivenLibrary):
     """Tokens of the model's window, as the agent is told."""
     rollout_details: bool = False
     """Have the agent ask for token ids and logprobs, and keep its copy in ``Outcome.data``."""
-    name: ClassVar[str] = "terminus-2"
+    name: str = "terminus-2"
 
     def check(self) -> None:
         super().check()

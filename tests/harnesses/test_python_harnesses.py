@@ -111,11 +111,12 @@ def code(python: str) -> str:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_smolagents_code(world: World, streaming: bool) -> None:
-    """It adds its own words ("Calling tools: ...") to what the assistant said."""
+    """It adds its own words ("Calling tools: ...") to what the assistant said; a listed rule of matching looks past them,
+    and the model goes on from what it sampled."""
     texts = [code("""print(write_file("done.txt",  "ok ä"))"""), code("""final_answer("finished")""")]
     script = Turns(texts, is_main=every_request)
     run = world.run(installed("smolagents", streaming=streaming), PROMPT, script)
-    run.check(script, side=0, forks=[2])
+    run.check(script, side=0)
     assert run.files == FILES and run.outcome.final_text == "finished"
     assert [span.stop_reason for span in run.spans] == ["</code>", "</code>"]
 
