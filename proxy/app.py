@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.routing import Match
@@ -56,6 +57,7 @@ class App:
 
     def __init__(self, control: FastAPI, settings: Settings) -> None:
         self.control = control
+        self._max_body = settings.max_body_bytes
         self._hosts = LOOPBACK_NAMES | {settings.host.lower()} if settings.is_loopback else None
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
@@ -70,6 +72,7 @@ class App:
             if is_data_plane(scope["path"]) or self._is_probe(scope):
                 await self.control.state.data_plane(scope, receive, send)
                 return
+            send = _with_shaped_413(send, self._max_body)
         await self.control(scope, receive, send)
 
     def _is_probe(self, scope: asgi.Scope) -> bool:
@@ -77,6 +80,22 @@ class App:
         return scope["method"] == "HEAD" and not any(
             route.matches(scope)[0] != Match.NONE for route in self.control.routes
         )
+
+
+def _with_shaped_413(send: asgi.Send, limit: int) -> asgi.Send:
+    """FastAPI refuses a large body before any handler of ours could, in plain text."""
+    replaced = False
+
+    async def shaped(message: MutableMapping[str, Any]) -> None:
+        nonlocal replaced
+        if message["type"] == "http.response.start" and message["status"] == 413:
+            replaced = True
+            reason = f"The request body is larger than {limit} bytes."
+            await asgi.send_json(send, 413, {"error": {"message": reason, "code": "body_too_large"}})
+        elif not replaced:
+            await send(message)
+
+    return shaped
 
 
 def _names_one_of(hosts: frozenset[str], scope: asgi.Scope) -> bool:

@@ -137,7 +137,13 @@ async def exact_prompt(
     plain = {name: value for name, value in request.items() if name not in _NOT_RENDERED}
     whole, past = await asyncio.gather(
         client.render(engine, plain),
-        client.render(engine, plain, messages=messages[: match.upto], add_generation_prompt=False),
+        client.render(
+            engine,
+            plain,
+            messages=messages[: match.upto],
+            add_generation_prompt=False,
+            continue_final_message=False,
+        ),
     )
     closer = (engine.capabilities.get("turn_closer") or [None])[0]
     recorded = splice.Recorded(parent.tokens.tolist(), candidate.finish_reason, candidate.stop_reason)

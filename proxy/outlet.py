@@ -30,14 +30,20 @@ class Outlet:
         self.begun = False
         """An event is out: another try would repeat it."""
         self.quiet_since = time.monotonic()
+        self.sending = False
+        """Events wait for a caller that is slow to take them: whatever is silent now, it is not the engine."""
         self._comment: asyncio.Task[None] | None = None
 
     async def events(self, events: bytes, *, last: bool = False) -> None:
         """Sends events, with the headers where they are not out yet."""
-        if self._comment is not None:
-            await self._comment
-        self.begun = True
-        await self._stream(events, last)
+        self.sending = True
+        try:
+            if self._comment is not None:
+                await self._comment
+            self.begun = True
+            await self._stream(events, last)
+        finally:
+            self.sending = False
 
     async def whole(self, body: bytes) -> None:
         await asgi.start(self.send, 200, asgi.JSON, (b"content-length", b"%d" % len(body)))

@@ -58,6 +58,8 @@ class Patience:
     def _watch(self) -> None:
         """Looks, acts, and sets the timer for when there may be something to do next."""
         loop, now = asyncio.get_running_loop(), time.monotonic()
+        if self._out is not None and self._out.sending:
+            self.heard()
         swapped = self._engine.swaps.read(now) - self._swapped
         left = self._limit - (now - self._heard_at - swapped)
         if left <= 0:

@@ -267,3 +267,20 @@ def test_a_draining_engine_finishes_its_calls_and_takes_no_new_ones(
             assert {span.engine_id for span in proxy.spans(rollout)} == {"eng", "other"}
     finally:
         other.stop()
+
+
+def test_a_caller_that_reads_slowly_is_no_silence_of_the_engine(sqlite_url: str, fake: FakeEngine) -> None:
+    """Its socket is full for longer than an engine may be silent; all of the reply arrives."""
+    text = "x" * 4_000_000
+    first = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (first, first, first, last)]
+    fault = Fault("raw", argument=[*pieces, b"data: [DONE]\n\n"])
+    with patient(sqlite_url, fake, fault, upstream_idle_s=0.3) as proxy:
+        _, key = proxy.rollout()
+        with proxy.http.stream(
+            "POST", "/v1/chat/completions", json=chat_body(stream=True), headers={"x-api-key": key}
+        ) as response:
+            time.sleep(1.5)
+            received = response.read()
+        assert len(received) > 3 * len(text) and received.endswith(b"data: [DONE]\n\n")
