@@ -287,8 +287,6 @@ class FakeEngine:
             if fault.kind == "missing_ids":
                 del choice["token_ids"]
             chunks.append({**base, "choices": [choice]})
-            if fault.kind == "duplicate" and index == 1:
-                chunks.append(chunks[-1])
         if (body.get("stream_options") or {}).get("include_usage"):
             chunks.append({**base, "choices": [], "usage": self.usage(body, fault)})
         return chunks

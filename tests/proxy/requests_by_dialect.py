@@ -26,6 +26,8 @@ class Route:
 
 ROUTES: dict[str, Route] = {
     "chat": Route("/v1/chat/completions", {"model": "m", "messages": [_USER]}),
+    "completions": Route("/v1/completions", {"model": "m", "prompt": "hi"}),
+    "responses": Route("/v1/responses", {"model": "m", "input": "hi"}),
     "messages": Route("/v1/messages", {"model": "m", "max_tokens": 16, "messages": [_USER]}),
     "gemini": Route(
         "/v1beta/models/m:generateContent",

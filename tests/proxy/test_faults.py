@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 
 import httpx
@@ -74,6 +75,42 @@ def test_errors_keep_status_and_message(
     span = ready.span(rollout)
     assert (span.http_status, span.trainable) == (status, False)
     assert span.status == (SpanStatus.REFUSED if status < 500 else SpanStatus.UPSTREAM_ERROR)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_what_the_engine_refuses_is_not_tried_again(
+    ready: Served, fake: FakeEngine, stream: bool, status: int
+) -> None:
+    fake.fault = Fault("status", argument=(status, "no"))
+    _, key = ready.rollout()
+    assert ready.chat(key, stream=stream).status_code == status
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 529])
+def test_what_may_pass_is_tried_again_after_a_pause_of_its_own(
+    ready: Served, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Jitter: callers that failed together do not come back together."""
+    pauses: list[tuple[float, float]] = []
+    monkeypatch.setattr(random, "uniform", lambda low, high: pauses.append((low, high)) or 0.01)
+    fake.fault = Fault("status", times=2, argument=(status, "busy"))
+    _, key = ready.rollout()
+    assert ready.chat(key).status_code == 200
+    assert len(fake.requests) == 3
+    assert len(pauses) == 2 and all(0 < low < high for low, high in pauses)
+
+
+def test_chunks_that_come_twice_are_kept_and_untrainable(ready: Served, fake: FakeEngine) -> None:
+    chunks = fake.chunks({"stream_options": {"include_usage": True}}, Fault("none"))
+    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    fake.fault = Fault("raw", argument=[*events[:2], events[1], *events[2:], b"data: [DONE]\n\n"])
+    rollout, key = ready.rollout()
+    assert ready.chat(key, stream=True).status_code == 200
+    span = ready.span(rollout)
+    assert (span.status, span.trainable, span.untrainable_reason) == (SpanStatus.OK, False, "usage_count")
+    assert span.completion_tokens is not None and len(span.completion_tokens) == 5, "nothing is trimmed"
 
 
 def test_an_engine_that_is_gone_gives_a_clear_error(ready: Served, fake: FakeEngine) -> None:
