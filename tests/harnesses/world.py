@@ -143,7 +143,7 @@ class Run:
             main = tuple(span.id for span in self.of("main"))
             assert self.lineage().main == main, f"{self.lineage()}\n{words}"
             recorded = [(span.parent_id, span.fork_cause) for span in self.of("main")]
-            assert recorded == [(parent, None) for parent in (None, *main[:-1])], words
+            assert recorded == [(parent, None) for parent in (None, *main[:-1])], f"{recorded}\n{words}"
             assert [span.id for span in self.longest_line()] == [span.id for span in self.of("main")], words
 
 
