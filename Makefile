@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench docs clean postgres engine
+.PHONY: help demo test test-slow test-harnesses check bench docs clean postgres engine
 
 BIN := .venv/bin
 EXTRAS ?= cpu,postgres,harnesses,dev
@@ -27,11 +27,14 @@ help: ## Say what the targets are
 demo: .venv/.installed engine ## The whole loop: a small real model gets better inside an agent library
 	@$(BIN)/singletree demo
 
-test: .venv/.installed engine postgres ## All tests but the slow ones
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+test: .venv/.installed engine postgres ## All tests but the slow ones; of the real harnesses one per dialect
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and (not harness or dialect)" $(PYTEST_ARGS)
 
 test-slow: .venv/.installed engine postgres ## The slow proofs
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -m slow $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow and not harness" $(PYTEST_ARGS)
+
+test-harnesses: .venv/.installed engine ## The real harnesses, each installed in an environment of its own (.cache/harnesses)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m harness tests/harnesses $(PYTEST_ARGS)
 
 check: .venv/.installed ## Lint, format, types, house rules, generated docs, compose file
 	@$(BIN)/ruff check .

@@ -33,6 +33,17 @@ def unchecked_adapter(harness: config.Harness) -> Adapter:
             from harness_adapters.mini_swe_agent import MiniSWEAgent
 
             return MiniSWEAgent(**settings)
+        case config.NodeHarness():
+            from harness_adapters.node.table import NODE_HARNESSES
+
+            return NODE_HARNESSES[harness.kind](**settings)
+        case config.PythonHarness():
+            from harness_adapters.python.table import PYTHON_HARNESSES
+
+            try:
+                return PYTHON_HARNESSES[harness.kind](**harness.settings)
+            except TypeError as error:
+                raise ConfigError(f"harness.settings of {harness.kind}: {error}") from None
         case config.CommandHarness():
             from harness_adapters.command import Command
 

@@ -24,6 +24,8 @@ class PydanticAIHarness(Strict):
     """``package.module:name`` of an ``Agent``, or of a ``factory(task, base_url, api_key)``."""
     model_settings: dict[str, Any] = {}
     """pydantic-ai's ``ModelSettings``, e.g. ``max_tokens``."""
+    api: Literal["chat", "responses", "messages"] = "chat"
+    """How the model is called: OpenAI's chat completions or Responses, or Anthropic's Messages."""
     max_turns: int | None = Field(default=None, ge=1)
     """Model calls per rollout."""
     request_timeout_s: float = Field(default=300.0, gt=0)
@@ -35,13 +37,15 @@ class PydanticAIHarness(Strict):
 
 
 class OpenAIAgentsHarness(Strict):
-    """openai-agents: the user's own agent in warm workers, over chat completions."""
+    """openai-agents: the user's own agent in warm workers."""
 
     kind: Literal["openai-agents"]
     agent: str
     """``package.module:name`` of an ``Agent``, or of a ``factory(task, base_url, api_key)``."""
     model_settings: dict[str, Any] = {}
     """openai-agents' ``ModelSettings``, e.g. ``max_tokens``."""
+    api: Literal["chat", "responses"] = "chat"
+    """Which of OpenAI's APIs the model is called by."""
     max_turns: int = Field(default=10, ge=1)
     """Model calls per rollout (the library's default)."""
     request_timeout_s: float = Field(default=300.0, gt=0)
@@ -64,6 +68,40 @@ class MiniSWEAgentHarness(Strict):
     """Folder copied into each rollout's workspace, where the agent works."""
     any_version: bool = False
     """Go on with another version than the adapter was proved with."""
+
+
+class NodeHarness(Strict):
+    """A coding agent that is a Node program: its own command, one process per rollout, in an environment of its own
+    (``python -m harness_adapters.environments KIND`` installs it)."""
+
+    kind: Literal[
+        "claude-code",
+        "cline",
+        "codex",
+        "copilot",
+        "gemini-cli",
+        "opencode",
+        "pi",
+        "qwen-code",
+        "qwen-code-0.15",
+    ]
+    context_window: int = Field(default=32768, ge=1)
+    """Tokens of the model's window, as the harness is told."""
+    max_output: int = Field(default=4096, ge=1)
+    """Tokens of one reply at most, where the harness takes a limit."""
+    workspace: Path | None = None
+    """Folder copied into each rollout's workspace, where the agent works."""
+
+
+class PythonHarness(Strict):
+    """A harness from PyPI in an environment of its own (``python -m harness_adapters.environments KIND`` installs it),
+    one process per rollout: aider, or an agent of the library with a shell and a file tool."""
+
+    kind: Literal["aider", "langgraph", "openhands-sdk", "qwen-agent", "smolagents", "terminus-2"]
+    settings: dict[str, Any] = {}
+    """Fields of the harness's adapter, see its module in ``harness_adapters/python``."""
+    workspace: Path | None = None
+    """Folder copied into each rollout's workspace, where the agent works."""
 
 
 class CommandHarness(Strict):
@@ -189,7 +227,12 @@ class NoReward(RewardBase):
 
 
 Harness = Annotated[
-    PydanticAIHarness | OpenAIAgentsHarness | MiniSWEAgentHarness | CommandHarness,
+    PydanticAIHarness
+    | OpenAIAgentsHarness
+    | MiniSWEAgentHarness
+    | NodeHarness
+    | PythonHarness
+    | CommandHarness,
     Field(discriminator="kind"),
 ]
 Tasks = Annotated[JsonlTasks | FunctionTasks | InlineTasks | ReasoningGymTasks, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""openai-agents: the user's own agent, unmodified, in a warm worker, over chat completions.
+"""openai-agents: the user's own agent, unmodified, in a warm worker, over chat completions or the Responses API.
 
 ``agent: "package.module:name"`` names one of:
 
@@ -16,7 +16,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from harness_adapters.installed import require
 from harness_adapters.loading import load_object
@@ -34,6 +34,8 @@ class OpenAIAgents:
     agent: str
     model_settings: dict[str, Any] = field(default_factory=dict)
     """The library's ``ModelSettings`` for each run, e.g. ``max_tokens``."""
+    api: Literal["chat", "responses"] = "chat"
+    """Which of OpenAI's APIs the model is called by."""
     max_turns: int = 10
     """Model calls per rollout."""
     request_timeout_s: float = 300.0
@@ -54,13 +56,14 @@ def build(settings: Mapping[str, Any]) -> WorkerRun:
 
     set_tracing_disabled(True)
     target = load_object(settings["agent"], what="harness.agent")
+    responses = settings["api"] == "responses"
     model_settings = ModelSettings(**settings["model_settings"]) if settings["model_settings"] else None
 
     def run_config(endpoint: Endpoint) -> RunConfig:
         client = make_client(endpoint, timeout_s=settings["request_timeout_s"])
         return RunConfig(
             # A model instance, since the provider would cut "a/b" names at the slash.
-            model=OpenAIProvider(openai_client=client, use_responses=False).get_model(endpoint.model),
+            model=OpenAIProvider(openai_client=client, use_responses=responses).get_model(endpoint.model),
             model_settings=model_settings,
             tracing_disabled=True,
         )

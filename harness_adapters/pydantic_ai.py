@@ -18,12 +18,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from harness_adapters.installed import require
 from harness_adapters.loading import load_object
 from harness_adapters.protocol import Endpoint, ToolCall, WorkerRun
-from harness_adapters.shared_client import make_client
+from harness_adapters.shared_client import make_anthropic_client, make_client
+
+Api = Literal["chat", "responses", "messages"]
 
 DISTRIBUTION = "pydantic-ai-slim"
 PROVED_VERSION = "2.68.0"
@@ -36,6 +38,8 @@ class PydanticAI:
     agent: str
     model_settings: dict[str, Any] = field(default_factory=dict)
     """pydantic-ai's ``ModelSettings`` for each run, e.g. ``max_tokens``."""
+    api: Api = "chat"
+    """How the model is called: OpenAI's chat completions or Responses, or Anthropic's Messages."""
     max_turns: int | None = None
     """Model calls per rollout (``UsageLimits.request_limit``); pydantic-ai's own default if null."""
     request_timeout_s: float = 300.0
@@ -53,21 +57,17 @@ class PydanticAI:
 def build(settings: Mapping[str, Any]) -> WorkerRun:
     """In the worker: load the agent once; return the coroutine function that runs it on one task."""
     from pydantic_ai import Agent, UsageLimits, capture_run_messages
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
 
     target = load_object(settings["agent"], what="harness.agent")
     limits = UsageLimits(request_limit=settings["max_turns"]) if settings["max_turns"] is not None else None
-
-    def policy_model(endpoint: Endpoint) -> OpenAIChatModel:
-        client = make_client(endpoint, timeout_s=settings["request_timeout_s"])
-        return OpenAIChatModel(endpoint.model, provider=OpenAIProvider(openai_client=client))
 
     async def run_agent(agent: Agent[Any, Any], task: Mapping[str, Any], endpoint: Endpoint) -> Any:
         own_model = agent is not target and agent.model is not None
         return await agent.run(
             str(task.get("prompt", "")),
-            model=None if own_model else policy_model(endpoint),
+            model=None
+            if own_model
+            else policy_model(endpoint, settings["api"], settings["request_timeout_s"]),
             deps=dict(task) if agent.deps_type is not type(None) else None,
             model_settings=settings["model_settings"] or None,  # type: ignore[arg-type]
             usage_limits=limits,
@@ -90,6 +90,23 @@ def build(settings: Mapping[str, Any]) -> WorkerRun:
                 return {"failure": failure, "error": f"{type(error).__name__}: {error}", "tool_calls": calls}
 
     return run
+
+
+def policy_model(endpoint: Endpoint, api: Api, timeout_s: float) -> Any:
+    """pydantic-ai's model object for the policy, over the shared connections."""
+    if api == "messages":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        client = make_anthropic_client(endpoint, timeout_s=timeout_s)
+        return AnthropicModel(endpoint.model, provider=AnthropicProvider(anthropic_client=client))
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIResponsesModel if api == "responses" else OpenAIChatModel
+    return kind(
+        endpoint.model, provider=OpenAIProvider(openai_client=make_client(endpoint, timeout_s=timeout_s))
+    )
 
 
 def describe(result: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""OpenAI clients that are cheap enough to make one per rollout.
+"""OpenAI and Anthropic clients that are cheap enough to make one per rollout.
 
 What costs is the connection pool: with one per rollout a short rollout takes 2.4 times the CPU (see
 tests/harness_adapters/measure_construction.py). A client object over a shared pool costs nothing that can be measured,
@@ -31,6 +31,22 @@ def make_client(endpoint: Endpoint, *, timeout_s: float, max_retries: int = 2) -
 
     return AsyncOpenAI(
         base_url=endpoint.base_url,
+        api_key=endpoint.api_key,
+        http_client=connections(timeout_s),
+        timeout=timeout_s,
+        max_retries=max_retries,
+    )
+
+
+def make_anthropic_client(endpoint: Endpoint, *, timeout_s: float, max_retries: int = 2) -> Any:
+    """An ``anthropic.AsyncAnthropic`` for one rollout, over the shared connections; it need not be closed.
+
+    Its base URL is the root: that client adds ``/v1/messages`` itself.
+    """
+    from anthropic import AsyncAnthropic
+
+    return AsyncAnthropic(
+        base_url=endpoint.base_url.removesuffix("/v1"),
         api_key=endpoint.api_key,
         http_client=connections(timeout_s),
         timeout=timeout_s,

@@ -137,7 +137,13 @@ async def exact_prompt(
     plain = {name: value for name, value in request.items() if name not in _NOT_RENDERED}
     whole, past = await asyncio.gather(
         client.render(engine, plain),
-        client.render(engine, plain, messages=messages[: match.upto], add_generation_prompt=False),
+        client.render(
+            engine,
+            plain,
+            messages=messages[: match.upto],
+            add_generation_prompt=False,
+            continue_final_message=False,
+        ),
     )
     closer = (engine.capabilities.get("turn_closer") or [None])[0]
     recorded = splice.Recorded(parent.tokens.tolist(), candidate.finish_reason, candidate.stop_reason)
@@ -165,7 +171,7 @@ def fork_of(
     render by itself although it was given tokens.
     """
     if match.candidate is None or match.parent is None:
-        return match.fork_cause, None
+        return match.fork_cause, _parting(match, sampled_from)
     if prompt is not None and prompt.fork is not None:
         return prompt.fork.cause, prompt.fork.token
     if sampled_from is None or match.parent.tokens is None:
@@ -176,6 +182,18 @@ def fork_of(
     if len(sampled_from) < len(recorded) or sampled_from[: len(recorded)] != recorded:
         return DRIFT, splice.common_prefix(recorded, sampled_from)
     return None, None
+
+
+def _parting(match: Match, sampled_from: Sequence[int] | None) -> int | None:
+    """Where an unmatched request leaves the turn that it is stored as a change of."""
+    if (
+        match.fork_cause is None
+        or match.parent is None
+        or match.parent.tokens is None
+        or sampled_from is None
+    ):
+        return None
+    return splice.common_prefix(match.parent.tokens.tolist(), sampled_from)
 
 
 _NOT_RENDERED = frozenset({"stream", "stream_options", "logprobs", "top_logprobs", "return_token_ids", "n"})

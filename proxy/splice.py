@@ -81,7 +81,8 @@ def splice_rewritten(
     the reply ends must agree. By difference: what follows the reply is the same in ``whole`` and ``changed``, so the
     reply's closer is the first one in what they have in common at the end. By count: the reply's closer is as far down
     in ``whole`` as it is in ``history``, counted in closers. A closer inside a reply's text, or a template that drops
-    turns, makes them disagree.
+    turns, makes them disagree. And what comes before may only have lost something: a template that moves a new message
+    to the front (vLLM gathers system messages there for some) would have it lost in the splice.
     """
     history, whole, changed = list(history), list(whole), list(changed)
     fork = Fork("template_rewrites_history", common_prefix(recorded.tokens, whole))
@@ -90,7 +91,8 @@ def splice_rewritten(
         place = whole.index(closer, start)
     except ValueError:
         return fork
-    if start == 0 or whole[: place + 1].count(closer) != history.count(closer):
+    before = whole[: place + 1]
+    if start == 0 or before.count(closer) != history.count(closer) or not is_subsequence(before, history):
         return fork
     return Spliced(_join(recorded, whole[place:], closer))
 
@@ -143,6 +145,12 @@ def common_suffix(left: Sequence[int], right: Sequence[int]) -> int:
         if left[-index] != right[-index]:
             return index - 1
     return length
+
+
+def is_subsequence(part: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether ``part`` is ``whole`` with tokens left out."""
+    rest = iter(whole)
+    return all(token in rest for token in part)
 
 
 def find_closer(one: Sequence[int], other: Sequence[int]) -> list[int]:

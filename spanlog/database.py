@@ -21,12 +21,19 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from spanlog import migrate as migrations
-from spanlog.errors import DatabaseClaimed, DatabaseLocked, DatabaseUnreachable, InvalidDatabaseUrl
+from spanlog.errors import (
+    DatabaseClaimed,
+    DatabaseLocked,
+    DatabaseUnreachable,
+    DatabaseUnwritable,
+    InvalidDatabaseUrl,
+)
 from spanlog.faults import connection_fault
 
 Durability = Literal["full", "async"]
 
 READ_ONLY = "spanlog_read_only"
+FILE = "spanlog_file"
 LOCK_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_S = 5
 KEEP_ALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
@@ -67,6 +74,7 @@ class Database:
         self.busy_timeout_s = busy_timeout_s
         self._write_lock = threading.Lock()
         self._claim: IO[str] | None = None
+        self._file: tuple[int, int] | None = None
         try:
             self.engine = self._make_engine(pool_size)
         except ModuleNotFoundError:
@@ -85,17 +93,52 @@ class Database:
 
         Raises DatabaseLocked, DatabaseUnwritable or DatabaseUnreachable where the database fails.
         """
-        with self._queue_for_writing(), self._named_errors(), self.engine.begin() as connection:
-            yield connection
+        with self._queue_for_writing(), self._named_errors():
+            self._require_file()
+            with self.engine.begin() as connection:
+                opened = connection.info.get(FILE)
+                yield connection
+            if (
+                self.is_sqlite and self._find_file() != opened
+            ):  # the commit went into a file that nobody will read
+                raise self._file_is_gone()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: on SQLite one snapshot, never waiting; writing in it is an error. Raises as ``begin``."""
         options: dict[str, Any] = {READ_ONLY: True} if self.is_sqlite else {"postgresql_readonly": True}
-        with self._named_errors(), self.engine.connect() as connection:
-            connection = connection.execution_options(**options)
-            with connection.begin():
-                yield connection
+        with self._named_errors():
+            self._require_file()
+            with self.engine.connect() as connection:
+                connection = connection.execution_options(**options)
+                with connection.begin():
+                    yield connection
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Device and inode of what lies at SQLite's path; null: nothing."""
+        try:
+            found = Path(str(self.url.database)).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _require_file(self) -> None:
+        """Opens SQLite's file anew where another one lies at its path. Raises DatabaseUnwritable if none does.
+
+        A process writes on into a file that was moved away or removed, and SQLite makes an empty one for the next
+        connection: neither is noticed without this.
+        """
+        if not self.is_sqlite or self._file is None:
+            return
+        found = self._find_file()
+        if found is None:
+            raise self._file_is_gone()
+        if found != self._file:
+            self._file = found
+            self.engine.dispose()
+
+    def _file_is_gone(self) -> DatabaseUnwritable:
+        return DatabaseUnwritable(f"{self.url.database} was moved away or removed: put it back, or restart")
 
     def claim_single_writer(self) -> None:
         """Refuse a second proxy on one SQLite file, until ``close``; PostgreSQL takes many. Raises DatabaseClaimed."""
@@ -155,12 +198,13 @@ class Database:
             },
         )
 
-    def _prepare_sqlite(self, connection: Any, _record: object) -> None:
+    def _prepare_sqlite(self, connection: Any, record: Any) -> None:
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute(f"PRAGMA synchronous={'FULL' if self.durability == 'full' else 'NORMAL'}")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
+        record.info[FILE] = self._file = self._find_file()
 
     @contextmanager
     def _queue_for_writing(self) -> Iterator[None]:

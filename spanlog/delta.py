@@ -230,7 +230,9 @@ def decode(
 def find_runs(before: Sequence[Digest], after: Sequence[Digest]) -> list[Run]:
     """``after`` as runs of items that ``before`` has in this order, and of such that it has not."""
     length = min(len(before), len(after))
-    first = next((place for place in range(length) if before[place] != after[place]), length)
+    first = length
+    if before[:length] != after[:length]:
+        first = next(place for place in range(length) if before[place] != after[place])
     runs: list[Run] = [(0, 0, first)] if first else []
     if first == len(after):
         return runs

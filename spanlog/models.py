@@ -280,7 +280,7 @@ class Span(Base):
     hub_messages_delta: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
     hub_tools_hash: Mapped[str | None] = mapped_column(ForeignKey("blobs.hash"))
     context_hash: Mapped[str | None]
-    """Rolling hash of messages and reply for lineage; null until exact mode fills it."""
+    """Rolling hash of messages and reply for lineage; null for replies that no history can name (several choices, no messages)."""
 
     sampling: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """The sampling parameters actually sent to the engine; ``temperature`` is what the logprobs are scaled by."""

@@ -85,6 +85,22 @@ class PostgresServer:
         """The URL of a database on this server."""
         return self.admin_url.set(database=name).render_as_string(hide_password=False)
 
+    def halt(self) -> None:
+        """Stop a server that this run started, and keep its files for ``resume``."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(20)
+
+    def resume(self) -> None:
+        """Start it again, and wait until it answers."""
+        assert self.process is not None and self.folder is not None
+        account: dict[str, Any] = unprivileged_account()
+        with (self.folder / "log").open("ab") as output:
+            self.process = subprocess.Popen(
+                self.process.args, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder, **account
+            )
+        wait_until_up(self, self.folder / "log")
+
     def stop(self) -> None:
         """Stop a server that this run started, and remove its files; drop the template on one that it did not."""
         if self.process is None:

@@ -134,6 +134,8 @@ def clean_chunk(chunk: dict[str, Any], asked: Asked) -> bool:
         return asked.usage or not had_usage
     for choice in choices:
         _clean_choice(choice, asked)
+        if delta := choice.get("delta"):
+            _begin_calls(delta)
     if not any(map(_is_empty, choices)):
         return True
     chunk["choices"] = [choice for choice in choices if not _is_empty(choice)]
@@ -154,6 +156,15 @@ def _clean_choice(choice: dict[str, Any], asked: Asked) -> None:
     for name in choice.keys() & _CHOICE_EXTRAS:
         if not (name == "token_ids" and asked.token_ids):
             del choice[name]
+
+
+def _begin_calls(delta: dict[str, Any]) -> None:
+    """Gives the delta that names a tool the empty ``arguments`` that OpenAI's has and vLLM's has not: qwen-agent adds to
+    them unasked."""
+    for call in delta.get("tool_calls") or ():
+        function = call.get("function")
+        if function and function.get("name") and function.get("arguments") is None:
+            function["arguments"] = ""
 
 
 def _is_empty(choice: dict[str, Any]) -> bool:

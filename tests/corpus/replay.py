@@ -15,9 +15,11 @@ from proxy.dialects import chat, gemini, messages, responses
 from proxy.dialects.base import Dialect, Target
 from proxy.dialects.gemini import paths as gemini_paths
 from proxy.thread import thread_of
+from spanlog.blobs import RAW
 from spanlog.canonical import canonical_message, digest
 from spanlog.lineage import LineageSpan
 from spanlog.records import SpanRecord
+from spanlog.stored import Stored
 from tests.corpus.traffic import requests
 
 Message = dict[str, Any]
@@ -77,6 +79,10 @@ def digests(hub: dict[str, Any]) -> list[bytes]:
     return [digest(canonical_message(message)) for message in hub["messages"]]
 
 
+def whole(value: dict[str, Any]) -> Stored:
+    return Stored(whole=(RAW, json.dumps(value).encode()))
+
+
 def span(
     number: int,
     hub: dict[str, Any],
@@ -111,8 +117,6 @@ def span(
         version_low=None,
         version_high=None,
         oldest_version=None,
-        request=request["body"],
-        hub=hub,
         reply=None if number in failed else {"message": message},
         context_hash=None,
         sampling={},
@@ -122,6 +126,8 @@ def span(
         upstream_id=None,
         http_status=200,
         error=None,
+        stored_request=whole(request["body"]),
+        stored_hub=whole(hub),
         started_at=started_at,
         first_token_at=None,
         ended_at=started_at + 5.0,

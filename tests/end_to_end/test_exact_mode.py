@@ -142,9 +142,27 @@ def test_where_nothing_is_spliced_the_answer_is_that_of_observe_mode(
             key, tools=[TOOL], stream_options={"include_usage": True} if stream else None, **body
         ).text
         events = [line.removeprefix("data: ") for line in text.split("\n\n")] if stream else [text]
-        answers.append([plain(event) for event in events])
+        answers.append(assembled([plain(event) for event in events]))
     assert answers[0] == answers[1]
-    assert len(answers[0]) > 3 or not stream
+    assert len(answers[0]) > 2 or not stream
+
+
+def assembled(events: list[Any]) -> list[Any]:
+    """The same, however the engine's steps fell into chunks: neighbours that only add text are one."""
+    joined: list[Any] = []
+    for event in events:
+        choices = event.get("choices") if isinstance(event, dict) else None
+        last = joined[-1] if joined else None
+        if choices and isinstance(last, dict) and only_text(event) and only_text(last):
+            last["choices"][0]["delta"]["content"] += choices[0]["delta"]["content"]
+        else:
+            joined.append(event)
+    return joined
+
+
+def only_text(event: dict[str, Any]) -> bool:
+    choices = event.get("choices") or [{}]
+    return list(choices[0].get("delta") or ()) == ["content"] and choices[0].get("finish_reason") is None
 
 
 def plain(event: str) -> Any:
@@ -152,4 +170,5 @@ def plain(event: str) -> Any:
         return event
     document = json.loads(event)
     assert document.pop("id") and document.pop("created")
+    (document.get("usage") or {}).pop("prompt_tokens_details", None)  # what the engine had in its cache
     return document

@@ -97,6 +97,18 @@ def test_chunks_that_carry_nothing_but_tokens_are_dropped(
     assert chat.clean_chunk(chunk(delta, **choice), asked(stream=True, **fields)) is kept
 
 
+def test_a_call_begins_with_empty_arguments() -> None:
+    """As OpenAI's streams have it; vLLM leaves them out, and qwen-agent fails on that."""
+    for function in ({"name": "f"}, {"name": "f", "arguments": None}, {"name": "f", "arguments": ""}):
+        call = {"id": "c", "type": "function", "index": 0, "function": function}
+        chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+        assert chat.clean_chunk(chunk, asked())
+        assert call["function"] == {"name": "f", "arguments": ""}
+    more = {"index": 0, "function": {"arguments": "{"}}
+    assert chat.clean_chunk({"choices": [{"index": 0, "delta": {"tool_calls": [more]}}]}, asked())
+    assert more == {"index": 0, "function": {"arguments": "{"}}
+
+
 def test_the_usage_chunk_is_for_those_who_asked() -> None:
     def usage() -> dict[str, Any]:
         return {"model": "m", "choices": [], "usage": {"completion_tokens": 1}}

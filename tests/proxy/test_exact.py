@@ -63,8 +63,8 @@ def test_an_altered_reply_forks(ready: Served) -> None:
     ready.chat(key, messages=FIRST)
     ready.chat(key, messages=[*FIRST, {"role": "assistant", "content": TEXT + "!"}, SECOND[2]])
     first, second = ready.spans(rollout)
-    assert second.fork_cause == "unmatched" and second.trainable
-    assert second.prompt_tokens is not None and first.prompt_tokens is not None
+    assert (second.fork_cause, second.trainable) == ("unmatched", True)
+    assert (second.parent_id, second.fork_token) == (first.id, len(PROMPT_IDS)), "the nearest that is known"
 
 
 def test_another_rollout_is_no_history(ready: Served) -> None:

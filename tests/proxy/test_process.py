@@ -109,8 +109,12 @@ def prepare(client: httpx.Client, engine: FakeEngine) -> tuple[str, str]:
     return rollout, client.post(f"/api/rollouts/{rollout}/claim", json={"runner": "r"}).json()["key"]
 
 
-def recorded(folder: Path, rollout: str) -> list[str]:
-    database = Database(f"sqlite:///{folder / 'spans.db'}")
+def sqlite_file(folder: Path) -> str:
+    return f"sqlite:///{folder / 'spans.db'}"
+
+
+def recorded(url: str, rollout: str) -> list[str]:
+    database = Database(url)
     try:
         with database.read() as conn:
             spans = read_spans(conn, [rollout])[rollout]
@@ -129,7 +133,7 @@ def test_a_kill_under_load_loses_no_answered_call(tmp_path: Path, fake: FakeEngi
         server.process.send_signal(signal.SIGKILL)
         server.end()
         load.join()
-    kept = recorded(tmp_path, rollout)
+    kept = recorded(sqlite_file(tmp_path), rollout)
     assert len(load.answered) > 100
     assert set(load.answered) <= set(kept)
     assert len(kept) == len(set(kept))
@@ -142,6 +146,48 @@ def test_a_kill_under_load_loses_no_answered_call(tmp_path: Path, fake: FakeEngi
 @pytest.mark.parametrize("_time", range(10))
 def test_ten_kills_under_load(tmp_path: Path, fake: FakeEngine, _time: int) -> None:
     test_a_kill_under_load_loses_no_answered_call(tmp_path, fake)
+
+
+@pytest.mark.postgres
+def test_a_kill_of_one_of_several_proxies_loses_no_answered_call(
+    tmp_path: Path, fake: FakeEngine, postgres_url: str
+) -> None:
+    """Both serve one rollout from one PostgreSQL; the other goes on, and the killed one's successor takes over."""
+    ports = [free_port(), free_port()]
+    start = ["--database", postgres_url, "--log-level", "warning"]
+    servers = [Process(tmp_path, *start, "--port", str(ports[0]))]
+    with servers[0].wait_until_up(ports[0]) as client:
+        rollout, key = prepare(client, fake)
+        servers.append(Process(tmp_path, *start, "--port", str(ports[1])))
+        with servers[1].wait_until_up(ports[1]) as other:
+            loads = [Load(str(each.base_url), key, callers=3) for each in (client, other)]
+            wait_for(lambda: all(len(load.answered) > 30 for load in loads), timeout_s=60)
+            servers[0].process.send_signal(signal.SIGKILL)
+            servers[0].end()
+            loads[0].join()
+            before = len(loads[1].answered)
+            wait_for(lambda: len(loads[1].answered) > before + 10, timeout_s=30)
+            loads[1].join()
+            assert loads[1].failed == [], "the other proxy does not notice"
+            successor = Process(tmp_path, *start, "--port", str(ports[0]))
+            successor.wait_until_up(ports[0]).close()
+            loads.append(Load(str(client.base_url), key, callers=1))
+            wait_for(lambda: len(loads[2].answered) > 3, timeout_s=30)
+            loads[2].join()
+        for server in (servers[1], successor):
+            server.process.send_signal(signal.SIGTERM)
+            assert server.end()[0] == 0
+    kept = recorded(postgres_url, rollout)
+    assert {marker for load in loads for marker in load.answered} <= set(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("_time", range(10))
+def test_ten_kills_of_one_of_several_proxies(
+    tmp_path: Path, fake: FakeEngine, postgres_url: str, _time: int
+) -> None:
+    test_a_kill_of_one_of_several_proxies_loses_no_answered_call(tmp_path, fake, postgres_url)
 
 
 def test_a_stop_under_load_lets_calls_finish(tmp_path: Path, fake: FakeEngine) -> None:
@@ -159,7 +205,7 @@ def test_a_stop_under_load_lets_calls_finish(tmp_path: Path, fake: FakeEngine) -
         load.join()
     assert code == 0, errors
     assert load.failed == []
-    assert set(load.answered) <= set(recorded(tmp_path, rollout))
+    assert set(load.answered) <= set(recorded(sqlite_file(tmp_path), rollout))
 
 
 def test_keys_and_a_second_proxy(tmp_path: Path) -> None:

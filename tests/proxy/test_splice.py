@@ -228,6 +228,20 @@ def test_a_template_that_drops_turns_is_not_trusted() -> None:
     assert isinstance(splice_rewritten(recorded, history, whole, changed, closer()), Fork)
 
 
+def test_a_message_that_the_template_moves_to_the_front_is_not_lost() -> None:
+    """vLLM gathers messages of the role developer in the first, where the template does not know the role."""
+    reply = {"role": "assistant", "content": "y"}
+    history = render([{"role": "system", "content": "a"}, *ONE[:1], reply], CHAT_TEMPLATE, False)
+    gathered = [{"role": "system", "content": "a\nb"}, *ONE[:1], reply, ONE[2]]
+    whole, changed = (
+        render(gathered, CHAT_TEMPLATE, True),
+        render(with_marker(gathered, 2), CHAT_TEMPLATE, True),
+    )
+    prompt = render(gathered[:2], CHAT_TEMPLATE, True)
+    recorded = Recorded([*prompt, *encode("y"), closer()], "stop", None)
+    assert isinstance(splice_rewritten(recorded, history, whole, changed, closer()), Fork)
+
+
 @pytest.mark.parametrize("ignored", ["content", "everything"])
 def test_a_reply_that_the_template_does_not_show_forks(ignored: str) -> None:
     template = DROPS_THINKING.replace("message.content.split", '"" if true else message.content.split')
@@ -243,7 +257,7 @@ def test_a_reply_that_the_template_does_not_show_forks(ignored: str) -> None:
 def test_a_reply_that_changes_nothing_proves_nothing() -> None:
     recorded = Recorded([5, 8, 9], "stop", None)
     assert isinstance(splice_rewritten(recorded, [5, 9], [5, 9, 6], [5, 9, 6], 9), Fork)
-    assert splice_rewritten(recorded, [5, 9], [5, 7, 9, 6], [5, 4, 9, 6], 9) == Spliced([5, 8, 9, 6])
+    assert splice_rewritten(recorded, [5, 7, 9], [5, 7, 9, 6], [5, 4, 9, 6], 9) == Spliced([5, 8, 9, 6])
 
 
 def test_the_closer_is_found_by_difference() -> None:

@@ -98,7 +98,7 @@ LOOK_ALIKE = [1, 1.0, True, 0, -0.0, 0.0, False, None]
 def look_alike(body: dict[str, Any], dialect: str, chance: random.Random) -> None:
     """Another JSON value that Python takes for equal."""
     history = history_of(body, dialect)
-    if isinstance(history, list):
+    if isinstance(history, list) and history:
         place = chance.randrange(len(history))
         if isinstance(history[place], dict):
             history[place]["n"] = chance.choice(LOOK_ALIKE)

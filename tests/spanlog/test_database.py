@@ -59,6 +59,27 @@ def test_migrates_up_and_down(make_url: Callable[..., str]) -> None:
         database.close()
 
 
+def test_a_policy_from_before_keeps_to_what_it_did(make_url: Callable[..., str]) -> None:
+    """It was observed, and stays so through an upgrade, with the spans that it has; and back again."""
+    database = Database(make_url(migrated=False))
+    try:
+        migrate.upgrade(database, "0001")
+        names = "id, kind, model, version, committed_version, fence, sampling, group_size, rollouts_per_step"
+        values = "'p', 'train', 'm', 3, 3, 1, '{}', 8, 0, 0, 1.5"
+        with database.begin() as conn:
+            conn.execute(text(f"INSERT INTO policies ({names}, max_staleness, created_at) VALUES ({values})"))
+        for _ in range(2):
+            migrate.upgrade(database)
+            with database.read() as conn:
+                row = conn.execute(text("SELECT version, mode, history, untrainable FROM policies")).one()
+            assert tuple(row) == (3, "observe", "append_only", "serve")
+            migrate.downgrade(database, "0001")
+            with database.read() as conn:
+                assert conn.execute(text("SELECT version FROM policies")).scalar_one() == 3
+    finally:
+        database.close()
+
+
 def start_up(url: str) -> str | None:
     """In a process of its own: open with migration; returns the error, if any."""
     try:

@@ -49,7 +49,7 @@ def test_a_recipe_runs_from_sft_to_rl(world: World) -> None:
         losses = list(conn.execute(query).scalars())
         samples = conn.execute(select(TrainSample).where(TrainSample.step_id == second.id)).all()
     assert len(losses) == 4 and losses[-1] < losses[0]
-    assert len(samples) == 8 and {sample.builder for sample in samples} == {"rows/1"}
+    assert len(samples) == 8 and {sample.builder for sample in samples} == {"rows/2"}
 
 
 def test_policy_gradient_raises_what_was_rewarded(world: World) -> None:

@@ -54,8 +54,6 @@ def make_groups(seed: int = 0, shared: int = 24) -> list[list[RolloutData]]:
                         zeros,
                         zeros,
                         0.7 + 0.1 * group,
-                        number,
-                        number + 0.5,
                     )
                 )
                 prompt = np.concatenate([prompt, completion, rng.integers(5, 300, 3)]).astype(np.int32)
@@ -199,9 +197,7 @@ def test_a_shared_prefix_gives_the_same_logprobs_and_gradient(
     # a rollout that ends inside the others' prefix: its targets lie in the part that is run once
     inside = groups[0][0].turns[0].prompt[:40]
     zeros = np.zeros(6, np.int32)
-    short = Turn(
-        "short", inside[:30], inside[30:36], np.full(6, -6.0, np.float32), zeros, zeros, 1.0, 0.0, 1.0
-    )
+    short = Turn("short", inside[:30], inside[30:36], np.full(6, -6.0, np.float32), zeros, zeros, 1.0)
     groups[0][1] = replace(groups[0][1], turns=[short])
     wanted = stage()
     batch = rl.prepare(groups, wanted, [0])

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.samples import Turn, build_samples, superseded
+from trainer.data.samples import Turn, build_samples
 from trainer.data.tree import Call, build_rows
 
 TOKENS = st.lists(st.integers(1, 3), min_size=1, max_size=4)
@@ -89,9 +89,7 @@ def test_a_conversation_is_one_row() -> None:
     assert row.owners.tolist() == [-1, -1, 1, 1, -1, 0]
 
 
-def turn(
-    id: str, prompt: list[int], completion: list[int], start: float, end: float, **fields: object
-) -> Turn:
+def turn(id: str, prompt: list[int], completion: list[int], excluded: str | None = None) -> Turn:
     size = len(completion)
     return Turn(
         id,
@@ -101,54 +99,23 @@ def turn(
         np.zeros(size, np.int32),
         np.zeros(size, np.int32),
         1.0,
-        start,
-        end,
-        **fields,  # type: ignore[arg-type]
+        excluded,
     )
 
 
-def test_a_retry_takes_the_place_of_a_reply_that_nobody_used() -> None:
-    lost = turn("lost", [1, 2], [3], 0.0, 1.0)
-    retry = turn("retry", [1, 2], [4], 1.5, 2.0)
-    later = turn("later", [1, 2, 4, 5], [6], 3.0, 4.0)
-    assert superseded([later, retry, lost]) == {"lost"}
-    samples, counts = build_samples(0, [later, retry, lost])
-    assert counts["superseded"] == 1 and counts["used"] == 2 and counts["tokens_excluded"] == 1
-    assert [sample.tokens.tolist() for sample in samples] == [[1, 2, 4, 5, 6]]
-
-
-def test_the_reply_that_a_later_prompt_contains_stands() -> None:
-    used = turn("used", [1, 2], [3], 0.0, 1.0)
-    vain = turn("vain", [1, 2], [4], 1.5, 2.0)
-    later = turn("later", [1, 2, 3, 5], [6], 3.0, 4.0)
-    assert superseded([used, vain, later]) == {"vain"}
-
-
-def test_the_last_of_several_unused_retries_stands() -> None:
-    tries = [turn(f"t{n}", [1, 2], [3 + n], n, n + 0.5) for n in range(3)]
-    assert superseded(tries) == {"t0", "t1"}
-
-
-def test_parallel_samples_and_branches_both_stand() -> None:
-    left, right = turn("left", [1, 2], [3], 0.0, 2.0), turn("right", [1, 2], [3], 0.5, 2.0)
-    assert superseded([left, right]) == set()
-    samples, _ = build_samples(0, [left, right])
-    assert [sample.target_count for sample in samples] == [
-        1,
-        1,
-    ]  # the same token twice: two targets, two rows
-    early, late = turn("early", [1, 2], [3], 0.0, 1.0), turn("late", [1, 2], [4], 2.0, 3.0)
-    children = [turn("c1", [1, 2, 3, 9], [5], 5.0, 6.0), turn("c2", [1, 2, 4, 9], [5], 5.0, 6.0)]
-    assert superseded([early, late, *children]) == set()
+def test_parallel_samples_that_agree_are_two_targets_in_two_rows() -> None:
+    samples, _ = build_samples(0, [turn("left", [1, 2], [3]), turn("right", [1, 2], [3])])
+    assert [sample.target_count for sample in samples] == [1, 1]
 
 
 def test_what_cannot_be_a_target_is_counted_and_left_out() -> None:
     turns = [
-        turn("ok", [1], [2], 0.0, 1.0),
-        turn("late", [1, 2, 3], [4], 1.0, 2.0, excluded="late", stands=False),
-        turn("forced", [1, 2, 5], [6], 2.0, 3.0, excluded="untrainable:forced_tool_choice"),
-        turn("empty", [1, 2, 7], [], 3.0, 4.0),
-        turn("unprompted", [], [6], 3.0, 4.0),
+        turn("ok", [1], [2]),
+        turn("late", [1, 2, 3], [4], "late"),
+        turn("title", [9], [4], "side"),
+        turn("forced", [1, 2, 5], [6], "untrainable:forced_tool_choice"),
+        turn("empty", [1, 2, 7], []),
+        turn("unprompted", [], [6]),
     ]
     samples, counts = build_samples(3, turns)
     assert [sample.span_ids for sample in samples] == [("ok",)]
@@ -157,44 +124,20 @@ def test_what_cannot_be_a_target_is_counted_and_left_out() -> None:
         {
             "used": 1,
             "late": 1,
+            "side": 1,
             "untrainable:forced_tool_choice": 1,
             "empty": 1,
             "no_prompt_tokens": 1,
             "tokens_used": 1,
-            "tokens_excluded": 3,
+            "tokens_excluded": 4,
         }
     )
-
-
-def test_an_aborted_retry_does_not_take_a_place() -> None:
-    good = turn("good", [1, 2], [3], 0.0, 1.0)
-    aborted = turn("aborted", [1, 2], [4], 2.0, 3.0, excluded="aborted", stands=False)
-    _, counts = build_samples(0, [good, aborted])
-    assert counts["used"] == 1 and counts["superseded"] == 0
-
-
-def test_an_untrainable_retry_does() -> None:
-    lost = turn("lost", [1, 2], [3], 0.0, 1.0)
-    retry = turn("retry", [1, 2], [4], 2.0, 3.0, excluded="untrainable:unknown_version")
-    samples, counts = build_samples(0, [lost, retry])
-    assert samples == [] and counts["superseded"] == 1
-
-
-def test_a_reply_without_tokens_gives_its_place_to_the_retry() -> None:
-    """It has no tokens that a later prompt could contain; its own prompt does not count as one."""
-    lost = turn("lost", [1, 2], [], 0.0, 1.0, excluded="untrainable:token_ids_missing")
-    retry = turn("retry", [1, 2], [4], 2.0, 3.0)
-    samples, counts = build_samples(0, [lost, retry])
-    assert [sample.span_ids for sample in samples] == [("retry",)] and counts["superseded"] == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(call_trees(), st.randoms(use_true_random=False))
 def test_samples_do_not_depend_on_the_order_of_spans(calls: list[Call], random: object) -> None:
-    turns = [
-        turn(call.id, call.prompt.tolist(), call.completion.tolist(), n % 3, n % 3 + 1.5)
-        for n, call in enumerate(calls)
-    ]
+    turns = [turn(call.id, call.prompt.tolist(), call.completion.tolist()) for call in calls]
     samples, counts = build_samples(0, turns)
     random.shuffle(turns)  # type: ignore[attr-defined]
     again, counts_again = build_samples(0, turns)

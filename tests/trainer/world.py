@@ -281,7 +281,7 @@ def logprobs_of(model: Model, prompt: np.ndarray, completion: np.ndarray) -> np.
     if int(prompt.max()) >= model.vocabulary:
         return np.full(len(completion), -1.0, np.float32)
     zeros = np.zeros(len(completion), np.int32)
-    turn = Turn("x", prompt, completion, zeros.astype(np.float32), zeros, zeros, TEMPERATURE, 0.0, 1.0)
+    turn = Turn("x", prompt, completion, zeros.astype(np.float32), zeros, zeros, TEMPERATURE)
     samples, _ = build_samples(0, [turn])
     with torch.no_grad():
         return model.logprobs(pack(samples, max_rows=1, max_tokens=None, share=False)[0]).numpy()

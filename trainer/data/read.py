@@ -6,11 +6,13 @@ well: words are words, whatever engine said them).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
+from spanlog.lineage import LineageSpan, Place, Role, analyse
 from spanlog.models import Group, Rollout
 from spanlog.records import SpanRecord, read_spans
 from spanlog.states import Delivery, GroupState, Purpose, SpanStatus
@@ -33,7 +35,7 @@ def read_groups(conn: Connection, group_ids: list[str]) -> list[list[RolloutData
     spans = read_spans(conn, [row.id for row in rows])
     groups: dict[str, list[RolloutData]] = {group_id: [] for group_id in group_ids}
     for row in rows:
-        turns = [rl_turn(span) for span in spans.get(row.id, [])]
+        turns = [rl_turn(span, place) for span, place in placed(spans.get(row.id, []))]
         groups[row.group_id].append(RolloutData(row.id, row.reward, turns))
     return list(groups.values())
 
@@ -54,7 +56,11 @@ def read_sft(
     rows = conn.execute(_sft_rollouts(policy_id, rewarded).limit(limit)).all()
     spans = read_spans(conn, [row.id for row in rows])
     return [
-        RolloutData(row.id, row.reward, [sft_turn(span, own, retokenizer) for span in spans.get(row.id, [])])
+        RolloutData(
+            row.id,
+            row.reward,
+            [sft_turn(span, place, own, retokenizer) for span, place in placed(spans.get(row.id, []))],
+        )
         for row in rows
     ]
 
@@ -72,16 +78,23 @@ def _sft_rollouts(policy_id: str, rewarded: bool) -> Any:
     return query.where(Rollout.reward > 0) if rewarded else query
 
 
-def rl_turn(span: SpanRecord) -> Turn:
+def placed(spans: Sequence[SpanRecord]) -> list[tuple[SpanRecord, Place]]:
+    """A rollout's spans, each with what lineage found."""
+    places = analyse([LineageSpan.from_record(span) for span in spans]).places
+    return [(span, places[span.id]) for span in spans]
+
+
+def rl_turn(span: SpanRecord, place: Place) -> Turn:
     """A span as a turn whose tokens were sampled from the policy."""
-    failed = _never_a_reply(span)
-    excluded = failed
+    excluded = _never_a_reply(span)
     if excluded is None and not span.trainable:
         excluded = f"untrainable:{span.untrainable_reason}"
     if excluded is None and (
         span.prompt_tokens is None or span.completion_tokens is None or span.logprobs is None
     ):
         excluded = "no_tokens"
+    if excluded is None:
+        excluded = _no_target(place)
     return Turn(
         id=span.id,
         prompt=_array(span.prompt_tokens),
@@ -90,16 +103,13 @@ def rl_turn(span: SpanRecord) -> Turn:
         version_low=span.version_low,
         version_high=span.version_high,
         temperature=float(span.sampling.get("temperature", 1.0)),
-        started_at=span.started_at,
-        ended_at=span.ended_at,
         excluded=excluded,
-        stands=failed is None and span.prompt_tokens is not None,
     )
 
 
-def sft_turn(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> Turn:
+def sft_turn(span: SpanRecord, place: Place, own: bool, retokenizer: Retokenizer) -> Turn:
     """A span as a turn to imitate: its own tokens where they are the trained model's, else rendered ones."""
-    excluded = _never_a_reply(span)
+    excluded = _never_a_reply(span) or _no_target(place)
     prompt = completion = NO_TOKENS
     if excluded is None:
         try:
@@ -114,10 +124,7 @@ def sft_turn(span: SpanRecord, own: bool, retokenizer: Retokenizer) -> Turn:
         version_low=None,
         version_high=None,
         temperature=1.0,
-        started_at=span.started_at,
-        ended_at=span.ended_at,
         excluded=excluded,
-        stands=excluded is None,
     )
 
 
@@ -137,6 +144,13 @@ def _never_a_reply(span: SpanRecord) -> str | None:
     if span.status != SpanStatus.OK:
         return str(span.status)
     return "aborted" if span.delivery == Delivery.ABORTED else None
+
+
+def _no_target(place: Place) -> str | None:
+    """Why lineage lets this reply be no target."""
+    if place.delivery == Delivery.SUPERSEDED:
+        return "superseded"
+    return "side" if place.role == Role.SIDE else None
 
 
 def _array(tokens: np.ndarray | None) -> np.ndarray:

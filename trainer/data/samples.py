@@ -1,7 +1,8 @@
 """From one rollout's spans to training samples, by explicit and counted rules [I7].
 
-A span is a target if it went well and nothing took its place; everything else is at most context. What was left out,
-and why, is counted, so that a builder never loses tokens in silence.
+A span is a target if it went well, is on a line of the agent's work, and nothing took its place (``spanlog.lineage``
+says so; ``trainer.data.read`` asks it); everything else is at most context. What was left out, and why, is counted, so
+that a builder never loses tokens in silence.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.tree import Call, Row, Tokens, build_rows, common_prefix_length
+from trainer.data.tree import Call, Row, Tokens, build_rows
 
-BUILDER = "rows/1"
+BUILDER = "rows/2"
 """Name and version, recorded with each sample [I12]; raise the number when the same log would give other samples."""
 
 Floats = NDArray[np.float32]
@@ -34,12 +35,8 @@ class Turn:
     version_high: Tokens | None
     """(C,) int32, closed range of policy versions per token [I2]; None for retokenized text."""
     temperature: float
-    started_at: float
-    ended_at: float
     excluded: str | None = None
-    """Why it can be no target (``late``, ``aborted``, ``untrainable:forced_tool_choice``); None if it can."""
-    stands: bool = True
-    """False if it never was a reply (late, aborted, failed): then it cannot have taken another's place either."""
+    """Why it can be no target (``late``, ``superseded``, ``side``, ``untrainable:forced_tool_choice``); None if it can."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,9 @@ def build_samples(rollout: int, turns: Sequence[Turn]) -> tuple[list[Sample], Co
     Also counts ``tokens_used`` and ``tokens_excluded`` (sampled tokens). Independent of the order of ``turns``.
     """
     counts: Counter[str] = Counter()
-    replaced = superseded([turn for turn in turns if turn.stands])
     used: list[Turn] = []
     for turn in turns:
-        reason = turn.excluded or _unusable(turn) or ("superseded" if turn.id in replaced else None)
+        reason = turn.excluded or _unusable(turn)
         counts[reason or "used"] += 1
         counts["tokens_excluded" if reason else "tokens_used"] += len(turn.completion)
         if reason is None:
@@ -106,42 +102,6 @@ def _unusable(turn: Turn) -> str | None:
     if turn.logprobs is not None and turn.temperature <= 0:
         return "greedy"
     return None
-
-
-def superseded(turns: Sequence[Turn]) -> set[str]:
-    """Ids of spans whose place a retry took, or that were themselves a retry in vain.
-
-    Two calls of one rollout with the same prompt tokens, of which the second began after the first had ended, are a
-    call and its retry. The one whose reply a later prompt contains stands; if neither is contained, the later one.
-    Two that overlap in time are parallel samples: both stand. So do two that are both contained (two branches).
-    """
-    by_prompt: dict[bytes, list[Turn]] = {}
-    for turn in turns:
-        by_prompt.setdefault(turn.prompt.tobytes(), []).append(turn)
-    replaced: set[str] = set()
-    for repeated in by_prompt.values():
-        if len(repeated) < 2:
-            continue
-        adopted = {turn.id for turn in repeated if _is_adopted(turn, turns)}
-        for first in repeated:
-            for second in repeated:
-                if first.ended_at > second.started_at or first is second:
-                    continue
-                if first.id not in adopted:
-                    replaced.add(first.id)
-                elif second.id not in adopted:
-                    replaced.add(second.id)
-    return replaced
-
-
-def _is_adopted(turn: Turn, turns: Sequence[Turn]) -> bool:
-    if not len(turn.completion):
-        return False  # its own prompt would contain it
-    whole = np.concatenate([turn.prompt, turn.completion])
-    return any(
-        len(other.prompt) >= len(whole) and common_prefix_length(other.prompt, whole) == len(whole)
-        for other in turns
-    )
 
 
 def _to_sample(rollout: int, row: Row, turns: Sequence[Turn]) -> Sample:

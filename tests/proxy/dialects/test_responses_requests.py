@@ -312,6 +312,7 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
+ITEMS = st.dictionaries(st.sampled_from(["role", "id", "call_id", "name", "content", "output"]), JSON)
 FIELDS = [
     "model",
     "input",
@@ -334,10 +335,9 @@ KINDS = [
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.sampled_from(KINDS), JSON)
-def test_no_value_breaks_it(body: dict[str, Any], kind: str, value: Any) -> None:
-    if isinstance(value, dict):
-        body["input"] = [value | {"type": kind}]
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.sampled_from(KINDS) | JSON, ITEMS)
+def test_no_value_breaks_it(body: dict[str, Any], kind: Any, item: dict[str, Any]) -> None:
+    body["input"] = [item | {"type": kind}]
     try:
         responses.decode(json.dumps(body).encode(), TARGET)
     except BadRequest as error:
