@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,11 +36,13 @@ HISTORIES = ("messages", "input", "contents", "prompt")
 """Fields that hold the history: chat and messages, responses, Gemini, text completions. The first that is there."""
 HUB_KEY = "messages"
 TOOLS = "tools"
-LONG_NUMBER = re.compile(rb"\d{19}")
-"""What may be an integer of more than 64 bits, which orjson would read as a float."""
+LONG_NUMBER = b"0" * 19
+"""Where all digits are made 0: what may be an integer of more than 64 bits, which orjson would read as a float."""
+DIGITS = bytes(ord("0") if chr(byte).isascii() and chr(byte).isdigit() else ord(" ") for byte in range(256))
 DIGEST_BYTES = 32
-WORTH_COPYING = 64
-"""Canonical bytes (see ``digest``) from which a run of items in the middle is copied rather than stored again."""
+WORTH_COPYING = DIGEST_BYTES
+"""Bytes of digests from which a run of items in the middle is copied rather than stored again: one long item, or several
+short ones."""
 
 Digest = bytes
 Run = tuple[int, int, int]
@@ -118,7 +119,7 @@ EMPTY = Document()
 def parse(raw: bytes) -> Document | None:
     """A body taken apart; null where it has to be stored whole."""
     try:
-        value = _exact_loads(raw) if LONG_NUMBER.search(raw) else orjson.loads(raw)
+        value = _exact_loads(raw) if LONG_NUMBER in raw.translate(DIGITS) else orjson.loads(raw)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):

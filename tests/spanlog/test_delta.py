@@ -264,24 +264,24 @@ def harness_turns(dialect: str, turns: int) -> Iterator[tuple[dict[str, Any], in
 def test_a_turn_costs_what_is_new_in_it(dialect: str) -> None:
     """However long the conversation is already."""
     digests, sizes = NOTHING, []
-    for body, new in harness_turns(dialect, 300):
+    for body, new in harness_turns(dialect, 120):
         size, digests = bytes_of(body, digests)
         sizes.append(size)
         assert size <= 1.2 * new + 250, f"turn {len(sizes)} takes {size} bytes for {new} new ones"
-    first, second = sum(sizes[1:151]), sum(sizes[151:])
+    first, second = sum(sizes[1:61]), sum(sizes[61:])
     assert second < 1.2 * first, "the second half costs what the first one does"
 
 
 @pytest.mark.parametrize("dialect", ["chat", "gemini"])
 def test_an_early_message_that_changes_each_time_costs_its_own_size(dialect: str) -> None:
     digests = NOTHING
-    for index, (body, new) in enumerate(harness_turns(dialect, 100)):
+    for index, (body, new) in enumerate(harness_turns(dialect, 60)):
         body[KEYS[dialect]][0] = {"role": "user", "n": index, "content": "the time is " * 20}
         size, digests = bytes_of(body, digests)
         assert size <= 1.2 * new + 700
 
 
-DEEP = 1200
+DEEP = 1100
 """Beyond Python's limit of recursion, and SQLite's of terms in an expression."""
 
 
