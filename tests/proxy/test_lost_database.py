@@ -94,6 +94,7 @@ def test_a_file_that_is_gone(sqlite_url: str, fake: FakeEngine, how: str, tmp_pa
         rollout, key = served(proxy, fake)
         calls = Calls(proxy, key)
         assert [calls.one() for _ in range(3)] == [True] * 3
+        copy = b""
         if how == "moved":
             folder.rename(tmp_path / "away")
         else:
