@@ -33,6 +33,12 @@ class Capture:
         self.messages: dict[int, dict[str, Any]] = {}
         self._builders: dict[int, MessageBuilder] = {}
         self._arrivals: list[tuple[float, int]] = []
+        self._open: set[int] = set()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every choice of a stream that began has ended."""
+        return self.finish_reason is not None and not self._open
 
     def take_reply(self, reply: dict[str, Any]) -> None:
         """A whole reply; no arrival times are known."""
@@ -58,7 +64,11 @@ class Capture:
                 if builder is None:
                     builder = self._builders[index] = MessageBuilder()
                 ends = builder.add(delta) or ends
-            ends = ends or choice.get("finish_reason") is not None
+            if choice.get("finish_reason") is not None:
+                ends = True
+                self._open.discard(index)
+            else:
+                self._open.add(index)
             if index == 0:
                 count = self._take_tokens(choice)
                 if count:

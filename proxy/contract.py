@@ -82,7 +82,7 @@ def apply_training(request: Mapping[str, Any], policy_sampling: Mapping[str, Any
     stripped = {name for name in request if name in STRIPPED_FIELDS}
     stripped |= {name for name, value in sampling.items() if request.get(name) not in (None, value)}
     body |= sampling
-    if body.get("parallel_tool_calls") is False:  # makes vLLM add a grammar
+    if body.get("parallel_tool_calls") not in (None, True):  # false, as vLLM reads it, makes it add a grammar
         del body["parallel_tool_calls"]
         stripped.add("parallel_tool_calls")
     if isinstance(tools := body.get("tools"), list):
@@ -122,9 +122,14 @@ def untrainable_reason(request: Mapping[str, Any]) -> str | None:
         return "structured_outputs"
     if (request.get("n") or 1) != 1:
         return "multiple_choices"
-    if any(_has_media(message) for message in request.get("messages") or ()):
+    if has_media(request):
         return "media"  # the prompt ids hold placeholders: the trainer could not see what the model saw
     return None
+
+
+def has_media(request: Mapping[str, Any]) -> bool:
+    """Whether a message holds anything but text."""
+    return any(_has_media(message) for message in request.get("messages") or ())
 
 
 def _without_strict(tool: Any) -> Any:

@@ -100,7 +100,7 @@ class Exchange:
 
     def _refuse_by_policy(self) -> None:
         reason = self.contract.untrainable or self.call.untrainable
-        if self.caller.mode == Mode.EXACT and reason == "media":
+        if self.caller.mode == Mode.EXACT and contract.has_media(self.call.hub):
             raise Refusal(
                 400,
                 "Images and other media cannot be served in exact mode, where prompts are tokens: send text only, or "
@@ -134,8 +134,7 @@ class Exchange:
                 raise failure from None  # no engine is left to try: an engine was asked, so there is a span
             except UpstreamFailed as error:
                 failure, avoid = error, self.engine.id if self.engine else None
-                message = error.message[: upstream.LOGGED_CHARACTERS]
-                log.info("engine failed", engine=avoid, attempt=attempt, error=message)
+                log.info("engine failed", engine=avoid, attempt=attempt, status=error.status, code=error.code)
                 if out.begun or not error.retryable or attempt == settings.upstream_tries:
                     raise
             self.call.restart()
@@ -149,7 +148,10 @@ class Exchange:
         body = dict(self.contract.body, model=self.caller.model)
         window = engine.capabilities.get("max_model_len")
         if self.caller.mode == Mode.EXACT and engine.capabilities.get("exact_tokens"):
-            await self._splice(engine, body, window)
+            try:
+                await self._splice(engine, body, window)
+            except orjson.JSONEncodeError as error:
+                raise _too_deep(error) from None
         if self.caller.policy_kind == PolicyKind.TRAIN:
             taken = len(self.prompt.tokens) if self.prompt is not None else 0
             self.clamped = contract.clamp_max_tokens(body, window and window - taken)
@@ -158,8 +160,7 @@ class Exchange:
         try:
             payload = orjson.dumps(body)
         except orjson.JSONEncodeError as error:  # JSON is read to a greater depth than it is written
-            message = f"The request cannot be passed on: {error}."
-            raise Refusal(400, message, code="invalid_request") from None
+            raise _too_deep(error) from None
         client, path = self.services.watch.client, self.dialect.engine_path
         patience = Patience(engine, self.services.settings, out if self.call.stream else None)
         async with upstream.open_call(client, engine, path, payload, patience) as response:
@@ -220,9 +221,9 @@ class Exchange:
                     if ready:
                         await self._send_events(out, b"".join(ready))
         except (TimeoutError, OSError, aiohttp.ClientError):
-            if self.capture.finish_reason is None:
+            if not self.capture.is_whole:
                 raise
-        if self.capture.finish_reason is None:
+        if not self.capture.is_whole:
             raise UpstreamFailed(
                 "The engine's stream ended without a finish reason.", code="engine_broke_off"
             )
@@ -276,6 +277,10 @@ class Exchange:
             return
         extra = [(b"retry-after", error.retry_after.encode("latin-1"))] if error.retry_after else []
         await asgi.send_json(out.send, error.status, self.dialect.error(failure), *extra)
+
+
+def _too_deep(error: Exception) -> Refusal:
+    return Refusal(400, f"The request cannot be passed on: {error}.", code="invalid_request")
 
 
 def _overflow(window: int, taken: int) -> UpstreamFailed:

@@ -17,6 +17,7 @@ from proxy import splice
 from proxy.engine.client import EngineClient
 from proxy.engine.pool import EngineView
 from proxy.errors import Refusal
+from proxy.hub import prompt_of
 from spanlog.canonical import context_hashes, context_key, extend_hash
 from spanlog.database import Database
 from spanlog.delta import Parent
@@ -134,7 +135,7 @@ async def exact_prompt(
     if candidate is None or parent is None or parent.tokens is None:
         return None
     messages: Sequence[dict[str, Any]] = request["messages"]
-    plain = {name: value for name, value in request.items() if name not in _NOT_RENDERED}
+    plain = {"model": request["model"], **prompt_of(request)}
     whole, past = await asyncio.gather(
         client.render(engine, plain),
         client.render(
@@ -194,10 +195,6 @@ def _parting(match: Match, sampled_from: Sequence[int] | None) -> int | None:
     ):
         return None
     return splice.common_prefix(match.parent.tokens.tolist(), sampled_from)
-
-
-_NOT_RENDERED = frozenset({"stream", "stream_options", "logprobs", "top_logprobs", "return_token_ids", "n"})
-"""Fields that say nothing about the prompt."""
 
 
 def size_of(parent: Parent) -> int:

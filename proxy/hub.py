@@ -43,15 +43,40 @@ def check_messages(messages: Any, name: str = "messages") -> list[dict[str, Any]
     return messages
 
 
+PROMPT_FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+)
+"""The fields of a chat request that its prompt is made of; an engine may refuse to render over any of the others."""
+
+
+def prompt_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The request, as far as its prompt is made of it."""
+    return {name: request[name] for name in PROMPT_FIELDS if name in request}
+
+
 def add_capture(body: dict[str, Any]) -> None:
     """Asks the engine for what a span records. Changes ``body``."""
     body["return_token_ids"] = True
-    if "prompt" in body:  # text completions count logprobs; 0 is the sampled token's alone
+    if "include_reasoning" in body:  # without reasoning vLLM leaves the ids of all tokens out
+        body["include_reasoning"] = True
+    if "messages" not in body:  # text completions count logprobs; 0 is the sampled token's alone
         body["logprobs"] = body.get("logprobs") or 0
     else:
         body["logprobs"] = True
     if body.get("stream") is True:
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+
+
+_SAID = ("content", "reasoning", "reasoning_content")
 
 
 class MessageBuilder:
@@ -65,8 +90,10 @@ class MessageBuilder:
         self._calls: dict[int, dict[str, Any]] = {}
 
     def add(self, delta: Mapping[str, Any]) -> bool:
-        """Returns True if the delta completed a tool call, or began another: its caller may act on it [I3]."""
-        completes = False
+        """Returns True if the delta completed a tool call, or something began after one: its caller may act on it [I3]."""
+        completes = bool(self._calls) and any(
+            isinstance(delta.get(name), str) and delta[name] for name in _SAID
+        )
         for name, value in delta.items():
             if value is None:
                 continue
@@ -103,7 +130,8 @@ class MessageBuilder:
         for name in ("name", "arguments"):
             call["function"][name] += function.get(name) or ""
         return begins_another or (
-            (function.get("arguments") or "").endswith("}") and _is_json(call["function"]["arguments"])
+            (function.get("arguments") or "").rstrip().endswith("}")
+            and _is_json(call["function"]["arguments"])
         )
 
 

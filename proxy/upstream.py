@@ -112,7 +112,9 @@ async def finish_stream(response: aiohttp.ClientResponse) -> None:
 
 async def _failure(response: aiohttp.ClientResponse) -> UpstreamFailed:
     """The engine's error, with its status and message kept."""
-    raw = await response.content.read(MAX_ERROR_BYTES)
+    raw = b""
+    while len(raw) < MAX_ERROR_BYTES and (piece := await response.content.readany()):
+        raw += piece
     try:
         document = loads(raw)
     except ValueError:

@@ -134,6 +134,8 @@ def reply_text(message: Mapping[str, Any]) -> str | None:
         content = "".join(content)
     if content is None:
         return None
+    if not isinstance(content, str):
+        return dumps(content).decode(errors="replace")
     content = content.strip()
     for mark, pattern in REWRITES.items():
         if mark in content:

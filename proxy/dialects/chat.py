@@ -52,6 +52,7 @@ class Asked:
     token_ids: bool
     usage: bool
     """Streams only: the chunk with the token counts."""
+    reasoning: bool
     prompt_logprobs: bool
     prompt_text: bool
 
@@ -77,6 +78,7 @@ def read_asked(request: Mapping[str, Any]) -> Asked:
         logprobs=bool(request.get("logprobs")),
         token_ids=bool(request.get("return_token_ids")),
         usage=bool((request.get("stream_options") or {}).get("include_usage")),
+        reasoning=request.get("include_reasoning") in (None, True),
         prompt_logprobs=request.get("prompt_logprobs") is not None,
         prompt_text=bool(request.get("return_prompt_text")),
     )
@@ -153,6 +155,9 @@ def _clean_top(reply: dict[str, Any], asked: Asked) -> None:
 def _clean_choice(choice: dict[str, Any], asked: Asked) -> None:
     if not asked.logprobs and choice.get("logprobs") is not None:
         choice["logprobs"] = None
+    if not asked.reasoning and (said := choice.get("delta") or choice.get("message")):
+        for name in ("reasoning", "reasoning_content"):
+            said.pop(name, None)
     for name in choice.keys() & _CHOICE_EXTRAS:
         if not (name == "token_ids" and asked.token_ids):
             del choice[name]

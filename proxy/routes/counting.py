@@ -11,11 +11,9 @@ from proxy.auth import Caller
 from proxy.dialects import gemini, messages
 from proxy.dialects.base import BadRequest, Target
 from proxy.errors import Refusal, UpstreamFailed
+from proxy.hub import prompt_of
 from proxy.routes.paths import Route
 from proxy.services import Services
-
-RENDERED = ("messages", "tools", "tool_choice", "reasoning_effort", "chat_template_kwargs")
-"""The fields of a request that the prompt is made of."""
 
 
 async def count_tokens(
@@ -35,9 +33,8 @@ async def count_tokens(
             request = messages.decode_count(raw)
     except BadRequest as error:
         raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
-    prompt = {name: request[name] for name in RENDERED if name in request}
     async with asgi.CancelOnDisconnect(receive):
-        count = len(await _render(services, caller, prompt))
+        count = len(await _render(services, caller, prompt_of(request)))
     await asgi.send_json(send, 200, {"totalTokens" if route.google else "input_tokens": count})
 
 

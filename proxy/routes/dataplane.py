@@ -80,13 +80,16 @@ class DataPlane:
             await stored.complete(call, caller.rollout_id, services.database)
         except BadRequest as error:
             raise Refusal(error.status, str(error), param=error.param, code=error.code) from None
+        except Refusal:
+            raise
+        except Exception:
+            raise _internal(caller) from None
         thread = thread_of(scope["headers"])
         received = Received(target.span_id, started_at, raw, route.dialect, call, thread)
         try:
             exchange = Exchange(services, caller, received)
         except Exception:
-            log.exception("call failed", rollout=caller.rollout_id)
-            raise Refusal(500, "Internal error of the proxy: see its log.", code="internal_error") from None
+            raise _internal(caller) from None
         services.metrics.in_flight.inc()
         try:
             await exchange.run(receive, send)
@@ -98,6 +101,12 @@ class DataPlane:
             services.metrics.in_flight.dec()
             services.metrics.calls.labels(stream, exchange.http_status).inc()
             services.metrics.latency.labels(stream).observe(time.monotonic() - started)
+
+
+def _internal(caller: Caller) -> Refusal:
+    """For a fault of the proxy's own, in the shape of the caller's dialect. Within an ``except`` block."""
+    log.exception("call failed", rollout=caller.rollout_id)
+    return Refusal(500, "Internal error of the proxy: see its log.", code="internal_error")
 
 
 def _is_websocket(scope: asgi.Scope) -> bool:

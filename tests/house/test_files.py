@@ -13,6 +13,8 @@ from tests.house.tree import ROOT, tracked_files
 MAX_LINES = 450
 """The rule is about 400; the rest is leeway for a last docstring."""
 
+RECORDED = ROOT / "tests/corpus/traffic"
+"""What real harnesses sent, with invented paths in it."""
 BINARY = {".png", ".gguf", ".safetensors", ".ico"}
 
 
@@ -56,7 +58,7 @@ def test_nothing_names_a_path_of_one_machine() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in tracked_files()
-        if path.suffix not in BINARY and path != Path(__file__)
+        if path.suffix not in BINARY and path != Path(__file__) and path.parent != RECORDED
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if pattern.search(line) or (path.suffix in {".md", ".yaml"} and re.search(r"(?<![\w.])/tmp/\w", line))
     ]

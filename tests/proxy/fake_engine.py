@@ -124,6 +124,9 @@ class FakeEngine:
         if path == "/v1/chat/completions/render":
             body = await request.json()
             self.rendered.append(body)
+            if (body.get("max_tokens") or 0) > 512:  # as vLLM does, also where nothing is to be generated
+                error = {"message": "max_tokens cannot be greater than max_model_len", "code": 400}
+                return web.json_response({"error": error}, status=400)
             return web.json_response({"token_ids": render(body)})
         if path not in ("/v1/chat/completions", "/v1/completions"):
             return web.json_response({"error": {"message": f"no route {path}"}}, status=404)

@@ -77,6 +77,10 @@ def chunk(delta: dict[str, Any], **choice: Any) -> dict[str, Any]:
     return {"model": "engine-model", "choices": [choice]}
 
 
+def call_delta(arguments: str) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": arguments}}]}
+
+
 @pytest.mark.parametrize(
     ("delta", "choice", "fields", "kept"),
     [
@@ -120,7 +124,11 @@ def test_the_usage_chunk_is_for_those_who_asked() -> None:
 
 
 def test_capture_fields_keep_the_callers_stream_options() -> None:
-    body: dict[str, Any] = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
+    body: dict[str, Any] = {
+        "messages": [],
+        "stream": True,
+        "stream_options": {"continuous_usage_stats": True},
+    }
     options = body["stream_options"]
     hub.add_capture(body)
     assert body["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
@@ -186,3 +194,30 @@ def test_bad_requests_name_the_field(raw: bytes, param: str | None) -> None:
 
 def test_nan_from_an_engine_is_read() -> None:
     assert str(hub.loads(b'{"logprob": NaN}')["logprob"]) == "nan"
+
+
+@pytest.mark.parametrize(
+    ("deltas", "completes"),
+    [
+        ([call_delta('{"a": 1')], False),
+        ([call_delta('{"a": 1}')], True),
+        ([call_delta('{"a": 1}\n')], True),
+        ([call_delta('{"a": 1'), {"content": "then"}], True),
+        ([call_delta(""), {"reasoning": "hm"}], True),
+        ([{"content": "a}"}], False),
+    ],
+)
+def test_from_where_a_caller_may_act_on_a_call(deltas: list[dict[str, Any]], completes: bool) -> None:
+    builder = hub.MessageBuilder()
+    assert [builder.add(delta) for delta in deltas][-1] is completes
+
+
+def test_reasoning_that_is_not_wanted_is_captured_and_not_sent() -> None:
+    """vLLM leaves the ids of all tokens out where reasoning is switched off."""
+    body: dict[str, Any] = {"messages": [], "include_reasoning": False}
+    hub.add_capture(body)
+    assert body["include_reasoning"] is True
+    document = chunk({"reasoning": "hm", "content": "a"})
+    assert chat.clean_chunk(document, asked(include_reasoning=False))
+    assert document["choices"][0]["delta"] == {"content": "a"}
+    assert not chat.clean_chunk(chunk({"reasoning": "hm"}), asked(include_reasoning=False))

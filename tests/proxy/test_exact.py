@@ -129,6 +129,13 @@ def test_media_are_refused_in_exact_mode_and_pass_in_observe_mode(ready: Served,
     assert fake.requests[-1]["messages"] == messages
 
 
+def test_media_are_refused_whatever_else_is_untrainable(ready: Served) -> None:
+    _, key = ready.rollout()
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    refused = ready.chat(key, messages=[{"role": "user", "content": [image]}], tool_choice="required")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "media_in_exact_mode")
+
+
 @pytest.mark.parametrize("word", ["serve", "refuse"])
 def test_the_policy_says_what_becomes_of_untrainable_requests(ready: Served, word: str) -> None:
     ready.policy(untrainable=word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -167,13 +166,7 @@ def test_the_key_holds_what_changes_the_prompt_of_equal_messages() -> None:
     assert key(tools=[], tool_choice="none", chat_template_kwargs={}) == key(tools=None)
 
 
-def test_a_large_request_costs_little() -> None:
-    text = "a quick brown fox " * 1200
-    messages = [{"role": "user", "content": [{"type": "text", "text": text}]} for _ in range(4)]
-    tools = [tool(f"t{number}", description="word " * 100) for number in range(20)]
-    best = 9.0
-    for _ in range(50):
-        start = time.perf_counter()
-        context_hashes(context_key({"tools": tools}, policy_id="p"), messages)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.002, f"{best * 1e3:.2f} ms"
+def test_content_of_no_known_type_has_a_form() -> None:
+    """What the engine refuses must not fail here first."""
+    for content in (True, 5, {"a": 1}, [True], [[None]]):
+        assert context_hashes(b"k", [{"role": "assistant", "content": content}])

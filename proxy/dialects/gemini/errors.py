@@ -21,13 +21,14 @@ _STATUS = {
     504: "DEADLINE_EXCEEDED",
 }
 _OVERFLOWS = [
+    re.compile(r"maximum context length is (?P<limit>\d+) tokens.* resulted in (?P<count>\d+) tokens", re.S),
     re.compile(r"maximum context length is (?P<limit>\d+) tokens.* (?P<count>\d+) input tokens", re.S),
     re.compile(r"Input length \((?P<count>\d+)\) exceeds model's maximum context length \((?P<limit>\d+)\)"),
     re.compile(
         r"maximum context length is (?P<limit>\d+) tokens.* contains (?P<characters>\d+) characters", re.S
     ),
 ]
-"""How vLLM 0.32 says that a prompt does not fit; the last where it did not count tokens (``renderers/params.py``)."""
+"""How the proxy, then how vLLM 0.32 says that a prompt does not fit; the last where it did not count tokens (``renderers/params.py``)."""
 
 
 def error(failure: Failure) -> dict[str, Any]:

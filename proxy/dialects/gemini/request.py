@@ -118,7 +118,7 @@ def _add_tool_choice(request: dict[str, Any], tool_config: dict[str, Any], ignor
     mode = config.get("mode")
     if mode is None or "tools" not in request:
         return
-    if mode not in _TOOL_CHOICES:
+    if not isinstance(mode, str) or mode not in _TOOL_CHOICES:
         raise BadRequest(f"Invalid value at '{where}.mode': {mode!r:.40}.", f"{where}.mode")
     if mode == "VALIDATED":  # a grammar over free choice, which would bias the samples
         ignored.add(f"{where}.mode")
