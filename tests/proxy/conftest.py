@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,31 @@ def any_proxy(request: pytest.FixtureRequest) -> Iterator[Served]:
     url = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     with serve(url) as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def standing(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    """One proxy and one engine for a module's many small tests: building them takes longer than most. The module's own
+    ``ready`` and ``fake`` come from it, see ``Standing.calm``."""
+    path = tmp_path_factory.mktemp("standing") / "spans.db"
+    shutil.copy(empty_database, path)
+    fake = FakeEngine().start()
+    try:
+        with serve(f"sqlite:///{path}") as proxy:
+            proxy.policy()
+            proxy.engine(fake)
+            yield Standing(proxy, fake)
+    finally:
+        fake.stop()
+
+
+@dataclass
+class Standing:
+    proxy: Served
+    fake: FakeEngine
+
+    def calm(self) -> Standing:
+        """Nothing is wrong and nothing was asked."""
+        self.fake.fault = None
+        self.fake.requests.clear()
+        return self

@@ -11,13 +11,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spanlog.database import open_database
-from tests.proxy.conftest import Served, serve
+from tests.proxy.conftest import Served, Standing
 from tests.proxy.fake_engine import FakeEngine
 from tests.proxy.requests_by_dialect import ROUTES
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture
+def ready(standing: Standing) -> Served:
+    return standing.calm().proxy
+
+
+@pytest.fixture
+def fake(standing: Standing) -> FakeEngine:
+    return standing.fake
+
+
+@pytest.fixture(scope="module")
+def open_key(standing: Standing) -> tuple[Served, str]:
+    return standing.proxy, standing.proxy.rollout()[1]
 
 
 def post(proxy: Served, key: str, content: Any, path: str = CHAT) -> httpx.Response:
@@ -151,21 +165,6 @@ def test_compressed_bodies_are_not_unpacked(ready: Served) -> None:
     refused(response, 415, "plain JSON")
 
 
-@pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, str]]:
-    """One proxy for many requests."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('bad') / 'spans.db'}"
-    open_database(url, migrate=True).close()
-    fake = FakeEngine().start()
-    try:
-        with serve(url) as proxy:
-            proxy.policy()
-            proxy.engine(fake)
-            yield proxy, proxy.rollout()[1]
-    finally:
-        fake.stop()
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -223,10 +222,10 @@ FIELDS = st.sampled_from(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(FIELDS, JSON, max_size=4), messages=MESSAGES | st.none(), stream=st.booleans())
 def test_no_body_is_an_error_of_the_proxy(
-    standing: tuple[Served, str], name: str, fields: dict[str, Any], messages: Any, stream: bool
+    open_key: tuple[Served, str], name: str, fields: dict[str, Any], messages: Any, stream: bool
 ) -> None:
     """Whatever JSON comes on whichever route: an answer, or an error of the caller's own in the dialect's shape."""
-    proxy, key = standing
+    proxy, key = open_key
     route = ROUTES[name]
     body = route.request(stream) | fields
     if messages is not None:
@@ -240,6 +239,6 @@ def test_no_body_is_an_error_of_the_proxy(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_no_bytes_are_an_error_of_the_proxy(standing: tuple[Served, str], content: bytes) -> None:
-    proxy, key = standing
+def test_no_bytes_are_an_error_of_the_proxy(open_key: tuple[Served, str], content: bytes) -> None:
+    proxy, key = open_key
     assert 400 <= post(proxy, key, content).status_code < 500

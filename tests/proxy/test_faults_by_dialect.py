@@ -9,16 +9,24 @@ import httpx
 import pytest
 
 from spanlog.states import SpanStatus
-from tests.proxy.conftest import Served
+from tests.proxy.conftest import Served, Standing
 from tests.proxy.fake_engine import FakeEngine, Fault
 from tests.proxy.requests_by_dialect import ROUTES, Route
 
 PARTS = b'{"id": "chatcmpl-1", "choices": [{"index": 0, "mess'
 
-pytestmark = [
-    pytest.mark.parametrize("name", list(ROUTES)),
-    pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]),
-]
+pytestmark = pytest.mark.parametrize("name", list(ROUTES))
+either = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture
+def ready(standing: Standing) -> Served:
+    return standing.calm().proxy
+
+
+@pytest.fixture
+def fake(standing: Standing) -> FakeEngine:
+    return standing.fake
 
 
 def call(proxy: Served, name: str, stream: bool) -> tuple[httpx.Response, str, Route]:
@@ -34,6 +42,7 @@ def error_of(response: httpx.Response) -> Any:
     return error
 
 
+@either
 @pytest.mark.parametrize(
     ("fault", "status", "tries"),
     [
@@ -58,6 +67,7 @@ def test_before_the_first_byte_a_status(
     assert span.status == (SpanStatus.REFUSED if status < 500 else SpanStatus.UPSTREAM_ERROR)
 
 
+@either
 @pytest.mark.parametrize("content", [PARTS, b"", b"[]", b'{"choices": []}', b"<html>gateway</html>"])
 def test_what_is_no_reply(ready: Served, fake: FakeEngine, name: str, stream: bool, content: bytes) -> None:
     body = b"data: " + content + b"\n\n"
@@ -71,6 +81,7 @@ def test_what_is_no_reply(ready: Served, fake: FakeEngine, name: str, stream: bo
     assert ready.span(rollout).status == SpanStatus.UPSTREAM_ERROR
 
 
+@either
 def test_an_abort_is_no_end(ready: Served, fake: FakeEngine, name: str, stream: bool) -> None:
     fake.fault = Fault("abort")
     response, rollout, _ = call(ready, name, stream)
@@ -82,6 +93,7 @@ def test_an_abort_is_no_end(ready: Served, fake: FakeEngine, name: str, stream: 
     assert (span.status, span.trainable) == (SpanStatus.UPSTREAM_ERROR, False)
 
 
+@either
 @pytest.mark.parametrize("kind", ["missing_ids", "extra_logprob", "nan", "masked", "null"])
 def test_odd_tokens_are_served_and_never_trained_on(
     ready: Served, fake: FakeEngine, name: str, stream: bool, kind: str
@@ -94,11 +106,9 @@ def test_odd_tokens_are_served_and_never_trained_on(
     assert span.untrainable_reason
 
 
-def test_a_break_after_the_first_byte(ready: Served, fake: FakeEngine, name: str, stream: bool) -> None:
-    if not stream:
-        pytest.skip("a whole reply has no middle")
+def test_a_break_after_the_first_byte(ready: Served, fake: FakeEngine, name: str) -> None:
     fake.fault = Fault("reset_after", argument=3)
-    response, rollout, _ = call(ready, name, stream)
+    response, rollout, _ = call(ready, name, True)
     assert response.status_code == 200 and "Hel" in response.text
     last = [line for line in response.text.split("\n") if line.startswith("data: ")][-1]
     assert "failed" in last and "error" in last, "the last event says so"

@@ -7,9 +7,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import httpx
@@ -41,6 +42,21 @@ def patient(
         fake.requests.clear()
         fake.fault, fake.token_delay_s = fault, token_delay_s  # not for the probes
         yield proxy
+
+
+@contextmanager
+def hold(fake: FakeEngine) -> Iterator[Callable[[], None]]:
+    """Calls do not end before this is called, or the block is left."""
+    released = threading.Event()
+
+    async def held() -> None:
+        await asyncio.to_thread(released.wait, 30)
+
+    fake.before_finish = held
+    try:
+        yield released.set
+    finally:
+        released.set()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -156,17 +172,19 @@ def test_a_long_silence_is_filled_with_comments(sqlite_url: str, fake: FakeEngin
     assert text == "Hello wörld"
 
 
-@pytest.mark.parametrize("name", list(ROUTES))
-def test_comments_come_before_the_first_token_in_each_dialect(
-    sqlite_url: str, fake: FakeEngine, name: str
-) -> None:
-    route = ROUTES[name]
+def test_comments_come_before_the_first_token_in_each_dialect(sqlite_url: str, fake: FakeEngine) -> None:
     fault = Fault("silent", argument=0.5)
     with patient(sqlite_url, fake, fault, keep_alive_s=0.15) as proxy:
         _, key = proxy.rollout()
-        response = proxy.http.post(route.url(True), json=route.request(True), headers={"x-api-key": key})
-    assert response.status_code == 200 and response.text.startswith(COMMENT)
-    assert "Hel" in response.text
+        for name, route in ROUTES.items():
+            path, body = route.url(True), route.request(True)
+            response = proxy.http.post(path, json=body, headers={"x-api-key": key})
+            assert response.status_code == 200 and response.text.startswith(COMMENT), name
+            assert "Hel" in response.text, name
+        array = ROUTES["gemini"].url(True).partition("?")[0]  # one JSON document: white space in front
+        body = ROUTES["gemini"].body
+        response = proxy.http.post(array, json=body, headers={"x-api-key": key})
+        assert response.text.startswith("\n") and isinstance(response.json(), list)
 
 
 def test_an_error_before_the_silence_keeps_its_status_and_one_after_it_comes_in_the_stream(
@@ -195,26 +213,22 @@ def test_a_comment_is_no_byte_of_the_reply(sqlite_url: str, fake: FakeEngine) ->
         assert proxy.span(rollout).trainable
 
 
-@pytest.mark.parametrize("name", list(ROUTES))
-@pytest.mark.parametrize("stream", [False, True])
-def test_beyond_the_queue_callers_are_sent_away_in_their_dialect(
-    sqlite_url: str, fake: FakeEngine, name: str, stream: bool
-) -> None:
-    route = ROUTES[name]
-    with patient(sqlite_url, fake, token_delay_s=0.3, engine_calls=1, queue_calls=1) as proxy:
+def test_beyond_the_queue_callers_are_sent_away_in_their_dialect(sqlite_url: str, fake: FakeEngine) -> None:
+    with patient(sqlite_url, fake, engine_calls=1, queue_calls=1) as proxy, hold(fake) as release:
         pool = proxy.app.control.state.services.pool
         rollout, key = proxy.rollout()
         with ThreadPoolExecutor(2) as callers:
             first = callers.submit(proxy.chat, key)
-            wait_for(lambda: pool.engines["eng"].in_flight == 1)
+            wait_for(lambda: fake.running == 1)
             second = callers.submit(proxy.chat, key)
             wait_for(lambda: pool.waiting() == {"pol": 1})
             assert 'singletree_calls_waiting{policy="pol"} 1.0' in proxy.http.get("/metrics").text
-            refused = proxy.http.post(
-                route.url(stream), json=route.request(stream), headers={"x-api-key": key}
-            )
-            assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
-            assert "busy" in json.dumps(refused.json()["error"])
+            for route, stream in product(ROUTES.values(), (False, True)):
+                path, body = route.url(stream), route.request(stream)
+                refused = proxy.http.post(path, json=body, headers={"x-api-key": key})
+                assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+                assert "busy" in json.dumps(refused.json()["error"])
+            release()
             assert [first.result().status_code, second.result().status_code] == [200, 200]
         assert len(proxy.spans(rollout)) == 2, "nothing is recorded of what no engine was asked"
         assert len(fake.requests) == 2
