@@ -156,8 +156,11 @@ async def exact_prompt(
             result = result.fork
         else:
             marked = splice.with_marker(messages, match.upto - 1)
-            changed = await client.render(engine, plain, messages=marked)
-            result = splice.splice_rewritten(recorded, past, whole, changed, closer)
+            other = splice.with_other_end(messages, match.upto)
+            changed, otherwise = await asyncio.gather(
+                client.render(engine, plain, messages=marked), client.render(engine, plain, messages=other)
+            )
+            result = splice.splice_rewritten(recorded, past, whole, changed, otherwise, closer)
     if isinstance(result, splice.Fork):
         return Prompt(whole, False, result)
     return Prompt(result.prompt, True, None)

@@ -73,7 +73,12 @@ def splice(
 
 
 def splice_rewritten(
-    recorded: Recorded, history: Sequence[int], whole: Sequence[int], changed: Sequence[int], closer: int
+    recorded: Recorded,
+    history: Sequence[int],
+    whole: Sequence[int],
+    changed: Sequence[int],
+    otherwise: Sequence[int],
+    closer: int,
 ) -> Spliced | Fork:
     """The prompt, where the template rewrites what it rendered before (Qwen3 drops earlier thinking).
 
@@ -81,8 +86,9 @@ def splice_rewritten(
     the reply ends must agree. By difference: what follows the reply is the same in ``whole`` and ``changed``, so the
     reply's closer is the first one in what they have in common at the end. By count: the reply's closer is as far down
     in ``whole`` as it is in ``history``, counted in closers. A closer inside a reply's text, or a template that drops
-    turns, makes them disagree. And what comes before may only have lost something: a template that moves a new message
-    to the front (vLLM gathers system messages there for some) would have it lost in the splice.
+    turns, makes them disagree. And what comes before must not depend on what is new: where a new message is moved to the
+    front (vLLM gathers system messages there for some templates), a splice would lose it. ``otherwise`` is the rendering
+    of all messages with the new ones' text replaced (``with_other_end``); up to the closer it must agree with ``whole``.
     """
     history, whole, changed = list(history), list(whole), list(changed)
     fork = Fork("template_rewrites_history", common_prefix(recorded.tokens, whole))
@@ -91,8 +97,9 @@ def splice_rewritten(
         place = whole.index(closer, start)
     except ValueError:
         return fork
-    before = whole[: place + 1]
-    if start == 0 or before.count(closer) != history.count(closer) or not is_subsequence(before, history):
+    if start == 0 or whole[: place + 1].count(closer) != history.count(closer):
+        return fork
+    if common_prefix(whole, otherwise) <= place:
         return fork
     return Spliced(_join(recorded, whole[place:], closer))
 
@@ -106,6 +113,11 @@ def with_marker(messages: Sequence[dict[str, Any]], index: int) -> list[dict[str
     else:
         reply["content"] = MARKER
     return [*messages[:index], reply, *messages[index + 1 :]]
+
+
+def with_other_end(messages: Sequence[dict[str, Any]], upto: int) -> list[dict[str, Any]]:
+    """The messages with the text of those from ``upto`` on replaced by ``MARKER``."""
+    return [*messages[:upto], *({**message, "content": MARKER} for message in messages[upto:])]
 
 
 def _ending(recorded: Recorded, closer: int) -> str | None:
@@ -145,12 +157,6 @@ def common_suffix(left: Sequence[int], right: Sequence[int]) -> int:
         if left[-index] != right[-index]:
             return index - 1
     return length
-
-
-def is_subsequence(part: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether ``part`` is ``whole`` with tokens left out."""
-    rest = iter(whole)
-    return all(token in rest for token in part)
 
 
 def find_closer(one: Sequence[int], other: Sequence[int]) -> list[int]:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from proxy.splice import (
+    MARKER,
     Fork,
     Recorded,
     Spliced,
@@ -29,6 +30,7 @@ from proxy.splice import (
     splice,
     splice_rewritten,
     with_marker,
+    with_other_end,
 )
 from tests.tiny_model import CHAT_TEMPLATE, END_OF_TURN, train_tokenizer
 
@@ -181,7 +183,8 @@ def spliced(recorded: Recorded, messages: list[dict[str, Any]], upto: int, templ
     if isinstance(result, Unproved):
         assert template == DROPS_THINKING
         changed = render(with_marker(messages, upto - 1), template, True)
-        result = splice_rewritten(recorded, history, whole, changed, closer())
+        otherwise = render(with_other_end(messages, upto), template, True)
+        result = splice_rewritten(recorded, history, whole, changed, otherwise, closer())
     assert isinstance(result, Spliced)
     assert result.prompt[: len(recorded.tokens)] == recorded.tokens
     return result.prompt
@@ -225,7 +228,8 @@ def test_a_template_that_drops_turns_is_not_trusted() -> None:
     history, whole = render(messages[:4], short, False), render(messages, short, True)
     assert isinstance(splice(recorded, history, whole, closer()), Unproved)
     changed = render(with_marker(messages, 3), short, True)
-    assert isinstance(splice_rewritten(recorded, history, whole, changed, closer()), Fork)
+    otherwise = render(with_other_end(messages, 4), short, True)
+    assert isinstance(splice_rewritten(recorded, history, whole, changed, otherwise, closer()), Fork)
 
 
 def test_a_message_that_the_template_moves_to_the_front_is_not_lost() -> None:
@@ -239,7 +243,9 @@ def test_a_message_that_the_template_moves_to_the_front_is_not_lost() -> None:
     )
     prompt = render(gathered[:2], CHAT_TEMPLATE, True)
     recorded = Recorded([*prompt, *encode("y"), closer()], "stop", None)
-    assert isinstance(splice_rewritten(recorded, history, whole, changed, closer()), Fork)
+    otherwise = render([{"role": "system", "content": f"a\n{MARKER}"}, *gathered[1:]], CHAT_TEMPLATE, True)
+    assert isinstance(splice_rewritten(recorded, history, whole, changed, whole, closer()), Spliced)
+    assert isinstance(splice_rewritten(recorded, history, whole, changed, otherwise, closer()), Fork)
 
 
 @pytest.mark.parametrize("ignored", ["content", "everything"])
@@ -250,14 +256,17 @@ def test_a_reply_that_the_template_does_not_show_forks(ignored: str) -> None:
     history, whole = render(messages[:2], template, False), render(messages, template, True)
     changed = whole if ignored == "everything" else render(with_marker(messages, 1), template, True)
     recorded = Recorded([*prompt, *encode("b"), closer()], "stop", None)
-    result = splice_rewritten(recorded, history, whole, changed, closer())
+    otherwise = render(with_other_end(messages, 2), template, True)
+    result = splice_rewritten(recorded, history, whole, changed, otherwise, closer())
     assert isinstance(result, Fork if ignored == "everything" else Spliced)
 
 
 def test_a_reply_that_changes_nothing_proves_nothing() -> None:
     recorded = Recorded([5, 8, 9], "stop", None)
-    assert isinstance(splice_rewritten(recorded, [5, 9], [5, 9, 6], [5, 9, 6], 9), Fork)
-    assert splice_rewritten(recorded, [5, 7, 9], [5, 7, 9, 6], [5, 4, 9, 6], 9) == Spliced([5, 8, 9, 6])
+    assert isinstance(splice_rewritten(recorded, [5, 9], [5, 9, 6], [5, 9, 6], [5, 9, 6], 9), Fork)
+    assert splice_rewritten(recorded, [5, 7, 9], [5, 7, 9, 6], [5, 4, 9, 6], [5, 7, 9, 1], 9) == Spliced(
+        [5, 8, 9, 6]
+    )
 
 
 def test_the_closer_is_found_by_difference() -> None:
