@@ -105,7 +105,7 @@ def agent_key(proxy_url: str, engine_url: str) -> str:
                 raise RuntimeError(f"{method} {path}: {reply.status_code} {reply.text}")
             return reply.json()
 
-        call("PUT", "policies/bench", {"kind": "train", "model": MODEL})
+        call("PUT", "policies/bench", {"kind": "train", "model": MODEL, "mode": "observe"})
         call("PUT", "engines/bench", {"policy": "bench", "base_url": engine_url, "kind": "vllm"})
         task: dict[str, object] = {"payload": {}}
         body = {"id": "rol_bench", "policy": "bench", "task": task, "purpose": "train", "deadline_s": 3600}
