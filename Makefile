@@ -1,16 +1,17 @@
 # The one task file, for people and for CI. Every target makes what it needs; nothing has to be run before it.
-# Variables: PYTHON (a CPython 3.11), EXTRAS (of the package), PYTEST_ARGS, TORCH_CPU_INDEX.
+# Variables: PYTHON (a CPython 3.11), EXTRAS (of the package), PYTEST_ARGS, BENCH_ARGS, TORCH_CPU_INDEX.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-harnesses check bench docs clean postgres engine
+.PHONY: help demo test test-slow test-harnesses check bench bench-proxy docs clean postgres engine
 
 BIN := .venv/bin
 EXTRAS ?= cpu,postgres,harnesses,dev
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 # The trainer runs on the torch that the engine runs on, the CPU wheel, which PyPI itself does not carry: PyTorch's own
 # index is added only where pip's configuration does not already know the wheel.
@@ -43,9 +44,11 @@ check: .venv/.installed ## Lint, format, types, house rules, generated docs, com
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/pytest tests/house
 
-bench: .venv/.installed ## CPU per call of the proxy beside a bare pass-through; seconds per step of the last demo
-	@$(BIN)/python -m benchmarks.proxy_call
+bench: bench-proxy ## bench-proxy; seconds per step of the last demo
 	@$(BIN)/python -m benchmarks.demo_step
+
+bench-proxy: .venv/.installed ## What the proxy costs beside a pass-through, agentlightning and LiteLLM (.cache/bench)
+	@$(BIN)/python -m benchmarks.proxy_call $(BENCH_ARGS)
 
 docs: .venv/.installed ## Write the generated parts of docs/ anew
 	@$(BIN)/python docs/generate.py

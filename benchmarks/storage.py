@@ -252,6 +252,26 @@ def measure(server: str | None) -> dict[str, Any]:
     }
 
 
+def as_json() -> dict[str, float]:
+    """Bytes that one conversation's arrays take as compact JSON, by kind of token: a yardstick for the figures above."""
+    sampled = context = sampled_bytes = context_bytes = before = 0
+    for draft in Agent(0).turns(TURNS[-1]):
+        assert draft.prompt_tokens is not None and draft.completion_tokens is not None
+        prompt, done = np.asarray(draft.prompt_tokens).tolist(), np.asarray(draft.completion_tokens).tolist()
+        logprobs = np.asarray(draft.logprobs, np.float32).astype(float).round(8).tolist()
+        context, context_bytes = context + len(prompt) - before, context_bytes + json_size(prompt[before:])
+        sampled, sampled_bytes = sampled + len(done), sampled_bytes + json_size(done) + json_size(logprobs)
+        before = len(prompt) + len(done)
+    return {
+        "bytes_per_sampled_token": round(sampled_bytes / sampled, 2),
+        "bytes_per_context_token": round(context_bytes / context, 2),
+    }
+
+
+def json_size(values: list[Any]) -> int:
+    return len(json.dumps(values, separators=(",", ":")))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Bytes of the span log per token and per turn.")
     parser.add_argument("--postgres", metavar="URL", help="a server on which databases may be created")

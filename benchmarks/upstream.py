@@ -1,7 +1,8 @@
 """A stand-in for vLLM that costs next to nothing: every reply is bytes that were made at start.
 
-The completion has the size of a real one, about 8 KB: 64 tokens with their ids and logprobs, and 400 prompt ids. Only
-what the proxy asks for at registration is answered besides.
+The completion has the size of a real one, about 8 KB: 64 tokens with their ids and logprobs, and 400 prompt ids. What
+the proxy asks for at registration is answered besides, and in exact mode: a template that renders text as one token for
+four bytes, and replies whose prompt is the one that was given as tokens.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ import orjson
 from aiohttp import web
 
 MODEL = "bench"
-PROMPT_TOKENS = 400
+PROMPT = list(range(10_000, 10_400))
 TOKENS = 64
+CLOSER = 5000
+"""The token that ends each turn, and that the model samples to end its own."""
+ASSISTANT = 5001
+"""The generation prompt."""
+SAMPLED = [*range(1000, 1000 + TOKENS - 1), CLOSER]
 
 
 def entries() -> list[dict[str, object]]:
@@ -30,34 +36,32 @@ def entries() -> list[dict[str, object]]:
     ]
 
 
-def usage() -> dict[str, int]:
-    return {
-        "prompt_tokens": PROMPT_TOKENS,
-        "total_tokens": PROMPT_TOKENS + TOKENS,
-        "completion_tokens": TOKENS,
-    }
+def usage(prompt: list[int]) -> dict[str, int]:
+    count = len(prompt)
+    return {"prompt_tokens": count, "total_tokens": count + TOKENS, "completion_tokens": TOKENS}
 
 
 def envelope(kind: str, choices: list[dict[str, object]], **more: object) -> dict[str, object]:
     return {"id": "chatcmpl-bench", "object": kind, "created": 1, "model": MODEL, "choices": choices} | more
 
 
-def whole_reply() -> bytes:
+TEXT = "".join(str(entry["token"]) for entry in entries())
+
+
+def whole_reply(prompt: list[int]) -> bytes:
     """The reply of a call that is not streamed."""
-    text = "".join(str(entry["token"]) for entry in entries())
     choice: dict[str, object] = {
         "index": 0,
-        "message": {"role": "assistant", "content": text},
+        "message": {"role": "assistant", "content": TEXT},
         "logprobs": {"content": entries()},
         "finish_reason": "stop",
         "stop_reason": None,
-        "token_ids": list(range(1000, 1000 + TOKENS)),
+        "token_ids": SAMPLED,
     }
-    prompt = list(range(10_000, 10_000 + PROMPT_TOKENS))
-    return orjson.dumps(envelope("chat.completion", [choice], usage=usage(), prompt_token_ids=prompt))
+    return orjson.dumps(envelope("chat.completion", [choice], usage=usage(prompt), prompt_token_ids=prompt))
 
 
-def stream_reply() -> list[bytes]:
+def stream_reply(prompt: list[int]) -> list[bytes]:
     """The events of a streamed call: a role, 64 tokens, usage, the end."""
     first = {
         "index": 0,
@@ -65,11 +69,7 @@ def stream_reply() -> list[bytes]:
         "logprobs": None,
         "finish_reason": None,
     }
-    bodies = [
-        envelope(
-            "chat.completion.chunk", [first], prompt_token_ids=list(range(10_000, 10_000 + PROMPT_TOKENS))
-        )
-    ]
+    bodies = [envelope("chat.completion.chunk", [first], prompt_token_ids=prompt)]
     for i, entry in enumerate(entries()):
         last = i == TOKENS - 1
         choice: dict[str, object] = {
@@ -77,15 +77,15 @@ def stream_reply() -> list[bytes]:
             "delta": {"content": entry["token"]},
             "logprobs": {"content": [entry]},
             "finish_reason": "stop" if last else None,
-            "token_ids": [1000 + i],
+            "token_ids": [SAMPLED[i]],
         }
         bodies.append(envelope("chat.completion.chunk", [choice | ({"stop_reason": None} if last else {})]))
-    bodies.append(envelope("chat.completion.chunk", [], usage=usage()))
+    bodies.append(envelope("chat.completion.chunk", [], usage=usage(prompt)))
     return [b"data: " + orjson.dumps(body) + b"\n\n" for body in bodies] + [b"data: [DONE]\n\n"]
 
 
-WHOLE = whole_reply()
-STREAM = stream_reply()
+WHOLE = whole_reply(PROMPT)
+STREAM = stream_reply(PROMPT)
 
 
 def probe_reply(body: dict[str, Any]) -> bytes:
@@ -99,21 +99,40 @@ def probe_reply(body: dict[str, Any]) -> bytes:
         "finish_reason": "length",
         "token_ids": [1],
     }
-    prompt = (body.get("kv_transfer_params") or {}).get("prompt_token_ids", [1, 2, 3])
-    return orjson.dumps(envelope("chat.completion", [choice], usage=usage(), prompt_token_ids=prompt))
+    prompt = given_prompt(body) or render(body)
+    return orjson.dumps(envelope("chat.completion", [choice], usage=usage(prompt), prompt_token_ids=prompt))
+
+
+def given_prompt(body: dict[str, Any]) -> list[int] | None:
+    """The prompt where it was given as tokens, as exact mode does."""
+    return (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+
+
+def render(body: dict[str, Any]) -> list[int]:
+    """The prompt of a request by the stand-in's template."""
+    tokens: list[int] = []
+    for message in body["messages"]:
+        tokens += [*str(message.get("content") or "").encode()[::4], CLOSER]
+    return tokens if body.get("add_generation_prompt") is False else [*tokens, ASSISTANT]
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
     body = orjson.loads(await request.read())
+    given = given_prompt(body)
     if body.get("stream"):
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        for event in STREAM:
+        for event in STREAM if given is None else stream_reply(given):
             await response.write(event)
         await response.write_eof()
         return response
     is_probe = (body.get("max_tokens") or 9) <= 2
-    return web.Response(body=probe_reply(body) if is_probe else WHOLE, content_type="application/json")
+    reply = probe_reply(body) if is_probe else WHOLE if given is None else whole_reply(given)
+    return web.Response(body=reply, content_type="application/json")
+
+
+async def rendered(request: web.Request) -> web.Response:
+    return web.json_response({"token_ids": render(orjson.loads(await request.read()))})
 
 
 FIXED: dict[str, object] = {
@@ -122,7 +141,6 @@ FIXED: dict[str, object] = {
     "/v1/models": {"data": [{"id": MODEL, "max_model_len": 4096}]},
     "/weight_info": {"weight_version": "default"},
     "/is_paused": {"is_paused": False},
-    "/v1/chat/completions/render": {"token_ids": [1, 2, 3]},
 }
 """Path -> the document that it always answers, whatever the method."""
 
@@ -134,6 +152,7 @@ async def fixed(request: web.Request) -> web.Response:
 def main() -> None:
     app = web.Application(client_max_size=2**22)
     app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_post("/v1/chat/completions/render", rendered)
     for path in FIXED:
         app.router.add_route("*", path, fixed)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
