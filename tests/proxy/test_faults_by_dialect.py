@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy import exchange
 from spanlog.states import SpanStatus
 from tests.proxy.conftest import Served, Standing
 from tests.proxy.fake_engine import FakeEngine, Fault
@@ -20,7 +21,8 @@ either = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"
 
 
 @pytest.fixture
-def ready(standing: Standing) -> Served:
+def ready(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setattr(exchange, "RETRY_BASE_S", 0.01)
     return standing.calm().proxy
 
 
