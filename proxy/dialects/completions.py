@@ -163,6 +163,7 @@ def _read_asked(request: Mapping[str, Any]) -> chat.Asked:
         logprobs=request.get("logprobs") is not None,  # a number here, and 0 asks for the sampled token's
         token_ids=bool(request.get("return_token_ids")),
         usage=bool((request.get("stream_options") or {}).get("include_usage")),
+        reasoning=True,
         prompt_logprobs=request.get("prompt_logprobs") is not None,
         prompt_text=False,
     )
