@@ -52,8 +52,6 @@ class Outlet:
     def keep_alive(self) -> None:
         """Sends a comment soon, unless the last one is still on its way (a caller that reads nothing)."""
         self.quiet_since = time.monotonic()
-        if self._stream_type != asgi.EVENT_STREAM:  # a JSON array has no comments
-            return
         if self._comment is None or self._comment.done():
             comment = COMMENT if self._stream_type == asgi.EVENT_STREAM else BLANK
             self._comment = asyncio.create_task(self._stream(comment, last=False))

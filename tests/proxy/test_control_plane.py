@@ -258,6 +258,7 @@ def test_registering_an_engine(any_proxy: Served, fake: FakeEngine) -> None:
         "max_model_len": 512,
         "processed_logprobs": True,
         "exact_tokens": True,
+        "turn_closer": [13],
         "tools": True,
     }
     any_proxy.policy("other", model="another-model")

@@ -43,8 +43,8 @@ class Acting(FakeEngine):
         },
     )
 
-    def usage(self, fault: Fault) -> dict[str, float]:
-        return {"prompt_tokens": len(PROMPT_IDS), "completion_tokens": len(self.PIECES)}
+    def usage(self, body: dict[str, Any], fault: Fault) -> dict[str, float]:
+        return {**super().usage(body, fault), "completion_tokens": len(self.PIECES)}
 
     def entry(self) -> dict[str, Any]:
         return {"token": "x", "logprob": -0.5, "bytes": None, "top_logprobs": []}
