@@ -248,7 +248,7 @@ class Exchange:
         before = time.monotonic()
         try:
             draft = build_draft(self, status, error)
-            summary = await asyncio.wrap_future(self.services.writer.submit(draft))
+            summary = await self.services.writer.write(draft)
             if summary.parent is not None:
                 self.services.histories.remember(summary.parent)
         except Exception as failure:  # whatever it is, the caller must not be told that its call is on record

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,10 @@ INT32 = np.iinfo(np.int32)
 
 
 def as_ints(values: Sequence[int] | NDArray[np.integer]) -> Ints:
-    """``values`` [n] as int32 [n]. Raises ValueError if one does not fit, or if it is not one-dimensional."""
+    """``values`` [n] as int32 [n], the same object where they are. Raises ValueError if one does not fit, or if it is
+    not one-dimensional."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1:
+        return cast("Ints", values)
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"expected one dimension, got shape {array.shape}")
@@ -44,7 +48,7 @@ def as_ints(values: Sequence[int] | NDArray[np.integer]) -> Ints:
 def encode_ints(values: Sequence[int] | NDArray[np.integer]) -> bytes:
     """int32 [n] -> bytes: run-length encoded, deflated or raw. Raises ValueError as ``as_ints``."""
     array = as_ints(values)
-    if array.size > 2:
+    if array.size > 2 and array[0] == array[1]:  # versions are one run or two, ids of tokens next to never
         last = np.flatnonzero(array[1:] != array[:-1])  # of each run but the final one
         if 2 * (last.size + 1) < array.size:
             ends = np.append(last, array.size - 1)
@@ -54,7 +58,7 @@ def encode_ints(values: Sequence[int] | NDArray[np.integer]) -> bytes:
             pairs[1:, 1] -= ends[:-1].astype("<i4")
             pairs[0, 1] += 1
             return bytes([RUN_LENGTH_INTS]) + pairs.tobytes()
-    raw = array.astype("<i4")
+    raw = array.astype("<i4", copy=False)
     if array.size >= DEFLATE_FROM:
         planes = np.ascontiguousarray(raw.view(np.uint8).reshape(-1, 4).T)
         packed = zlib.compress(planes.tobytes(), 1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from spanlog import delta
@@ -112,8 +113,8 @@ class EncodedSpan:
     blobs: list[dict[str, Any]]
     count: int | None
     """Completion tokens; null if the engine gave none."""
-    request: Digests
-    hub: Digests
+    parent: Parent
+    """The span as the parent of others, once it is committed."""
 
 
 def encode_draft(draft: SpanDraft) -> EncodedSpan:
@@ -128,6 +129,7 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
     if parent is not None and (parent.rollout_id != draft.rollout_id or parent.id == span_id):
         parent = None  # rollouts are read one by one: nothing of another's may be needed
     prompt = None if draft.prompt_tokens is None else as_ints(draft.prompt_tokens)
+    done = None if draft.completion_tokens is None else as_ints(draft.completion_tokens)
     shared = 0
     if parent is not None and parent.tokens is not None and prompt is not None:
         shared = shared_length(parent.tokens, prompt)
@@ -143,9 +145,7 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
         "finish_reason": storable(draft.finish_reason),
         "shared_tokens": shared,
         "prompt_tokens": None if prompt is None else encode_ints(prompt[shared:]),
-        "completion_tokens": None
-        if draft.completion_tokens is None
-        else encode_ints(draft.completion_tokens),
+        "completion_tokens": None if done is None else encode_ints(done),
         "logprobs": None if draft.logprobs is None else encode_floats(draft.logprobs),
         "prompt_count": 0 if prompt is None else prompt.size,
         "completion_count": count or 0,
@@ -157,7 +157,8 @@ def encode_draft(draft: SpanDraft) -> EncodedSpan:
     row |= columns
     hub, columns = encode_hub(draft, request, parent, blobs)
     row |= columns
-    return EncodedSpan(draft, row, blobs.rows, count, request, hub)
+    tokens = prompt if done is None or prompt is None else np.concatenate([prompt, done])
+    return EncodedSpan(draft, row, blobs.rows, count, Parent(span_id, draft.rollout_id, tokens, request, hub))
 
 
 class BlobRows:
@@ -210,17 +211,6 @@ def change_columns(prefix: str, change: Delta | None, blobs: BlobRows) -> dict[s
     }
 
 
-def parent_of(span: EncodedSpan) -> Parent:
-    """A span that was just committed, as the parent of others."""
-    draft = span.draft
-    tokens = None
-    if draft.prompt_tokens is not None:
-        prompt = as_ints(draft.prompt_tokens)
-        done = draft.completion_tokens
-        tokens = prompt if done is None else np.concatenate([prompt, as_ints(done)])
-    return Parent(span.row["id"], draft.rollout_id, tokens, span.request, span.hub)
-
-
 COPIED = (
     "rollout_id", "policy_id", "engine_id", "dialect", "mode", "stream", "status", "fork_cause",
     "fork_token", "context_hash", "sampling", "upstream_id", "http_status", "started_at", "first_token_at", "ended_at",
@@ -229,14 +219,13 @@ COPIED = (
 
 
 def to_json(value: Any) -> bytes:
-    """Compact UTF-8 JSON; lone surrogates stay escaped, as they have no UTF-8. Raises ValueError for NaN."""
+    """Compact JSON in UTF-8; lone surrogates, which have none, stay escaped. NaN, which is no JSON, becomes null."""
     try:
-        return UTF8_JSON.encode(value).encode()
-    except UnicodeEncodeError:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
         return ASCII_JSON.encode(value).encode()
 
 
-UTF8_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 ASCII_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
@@ -246,6 +235,7 @@ def finish_row(
     """The whole row and its summary: late if the rollout has ended, versions from the swap clock [I2]."""
     draft = span.draft
     low, high = span_versions(span, clock, guard_s)
+    low_bytes = None if low is None else encode_ints(low)
     late = rollout_state in ENDED_ROLLOUT_STATES
     reason = None if draft.trainable else draft.untrainable_reason or UNSPECIFIED
     if late:
@@ -258,12 +248,12 @@ def finish_row(
         "delivery": delivery,
         "trainable": reason is None,
         "untrainable_reason": reason,
-        "version_low": None if low is None else encode_ints(low),
-        "version_high": None if high is None else encode_ints(high),
+        "version_low": low_bytes,
+        "version_high": low_bytes if high is None or high is low else encode_ints(high),
         "oldest_version": oldest,
     }
     summary = SpanSummary(
-        row["id"], draft.rollout_id, delivery, reason is None, reason, low, high, oldest, parent_of(span)
+        row["id"], draft.rollout_id, delivery, reason is None, reason, low, high, oldest, span.parent
     )
     return row, summary
 
@@ -277,6 +267,9 @@ def span_versions(
     if clock is None:
         unknown = np.full(span.count, UNKNOWN, np.int32)
         return unknown, unknown
+    if not clock.swaps:
+        version = np.full(span.count, UNKNOWN if clock.version is None else clock.version, np.int32)
+        return version, version
     draft = span.draft
     received = None if draft.received_at is None else np.asarray(draft.received_at, np.float64)
     return label_tokens(

@@ -1,22 +1,27 @@
 """The one writer of spans in a process: a future resolves only after the commit that made its span durable [I3].
 
-Group commit without a timer: what queued during the last commit goes into the next, so that a lone call pays one commit
-and a thousand at once share a few. Within the commit, rollout states and the swap clock are read, so that a span knows
+Group commit: what queued during the last commit goes into the next, so that a lone call pays one commit and a thousand at
+once share a few. Only after a large batch, when calls come faster than commits, is there a pause to let more of them
+come together: a commit costs the same for one and for many. Within the commit, rollout states and the swap clock are read, so that a span knows
 whether it came late and which weights sampled it [I2]. A draft that cannot be written fails alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import threading
-from concurrent.futures import Future
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, bindparam, func, select
 from sqlalchemy.exc import DBAPIError, StatementError
 
+from spanlog.bulk import insert_rows
 from spanlog.database import Database
 from spanlog.drafts import (
     EncodedSpan,
@@ -25,11 +30,9 @@ from spanlog.drafts import (
     SpanSummary,
     encode_draft,
     finish_row,
-    parent_of,
 )
 from spanlog.errors import DatabaseUnreachable, NotFound, SpanlogError, TransactionLost, WriterClosed
 from spanlog.models import Blob, Engine, EngineSwap, Rollout, Span
-from spanlog.upsert import ignoring_insert
 
 __all__ = ["SpanDraft", "SpanSummary", "SpanWriter"]
 
@@ -40,12 +43,19 @@ GUARD_S = 0.05
 """How long after a swap's end a token may come that waited in a buffer since before its begin [I2]."""
 
 
+LARGE_BATCH = 8
+"""Spans of a commit after which the writer pauses."""
+PAUSE_S = 0.005
+
+Waiting = Future[SpanSummary] | asyncio.Future[SpanSummary]
+
+
 @dataclass(frozen=True)
 class Job:
-    """A draft and whoever waits for it."""
+    """An encoded span, or why it could not be encoded, and whoever waits for it."""
 
-    draft: SpanDraft
-    future: Future[SpanSummary]
+    span: EncodedSpan | None
+    future: Waiting
 
 
 class SpanWriter:
@@ -69,14 +79,30 @@ class SpanWriter:
     def submit(self, draft: SpanDraft) -> Future[SpanSummary]:
         """Queue a span. The future resolves after its commit, or fails with why it could not be written.
 
-        Raises WriterClosed. Failures: ValueError (the draft), NotFound (no such rollout), DatabaseLocked and its kin.
+        The draft is encoded here, by the caller's thread. Raises WriterClosed. Failures: ValueError (the draft), NotFound
+        (no such rollout), DatabaseLocked and its kin.
         """
         future: Future[SpanSummary] = Future()
+        self._put(draft, future)
+        return future
+
+    async def write(self, draft: SpanDraft) -> SpanSummary:
+        """The same, awaited: all coroutines that wait for one commit are woken at once. Raises what ``submit`` raises
+        and its future fails with."""
+        future: asyncio.Future[SpanSummary] = asyncio.get_running_loop().create_future()
+        self._put(draft, future)
+        return await future
+
+    def _put(self, draft: SpanDraft, future: Waiting) -> None:
+        try:
+            span = encode_draft(draft)
+        except Exception as error:
+            tell(future, error)
+            return
         with self._submit_lock:
             if self._closed:
                 raise WriterClosed("the span writer is closed: the proxy is shutting down")
-            self._queue.put(Job(draft, future))
-        return future
+            self._queue.put(Job(span, future))
 
     def drain(self, timeout_s: float | None = None) -> None:
         """Wait until everything submitted so far is committed or has failed. Raises TimeoutError."""
@@ -84,7 +110,7 @@ class SpanWriter:
         with self._submit_lock:
             if self._closed:
                 return
-            self._queue.put(Job(MARKER, marker))
+            self._queue.put(Job(None, marker))
         marker.result(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -105,55 +131,48 @@ class SpanWriter:
                     jobs.append(self._queue.get_nowait())
                 except queue.Empty:
                     break
-            batch = [job for job in jobs if job is not None and job.draft is not MARKER]
+            batch = [job for job in jobs if job is not None and job.span is not None]
             if batch:
                 self._write_batch(batch)
-            for job in jobs:
-                if job is not None and job.draft is MARKER:
-                    resolve(job.future, EMPTY)
+            settle([(job.future, EMPTY) for job in jobs if job is not None and job.span is None])
             if jobs[-1] is None:
                 return
+            if len(batch) >= LARGE_BATCH:
+                time.sleep(PAUSE_S)
 
     def _write_batch(self, jobs: list[Job]) -> None:
         """Write the jobs and settle every future, whatever happens."""
-        encoded: list[tuple[Job, EncodedSpan]] = []
-        for job in parents_first(jobs):
-            try:
-                encoded.append((job, encode_draft(job.draft)))
-            except Exception as error:
-                fail(job.future, error)
-        if not encoded:
-            return
+        jobs = parents_first(jobs)
+        spans = [job.span for job in jobs if job.span is not None]
+        results: Sequence[SpanSummary | BaseException]
         try:
-            results = write_spans(self.database, [span for _, span in encoded], self.guard_s)
+            results = write_spans(self.database, spans, self.guard_s)
         except BaseException as error:
-            for job, _ in encoded:
-                fail(job.future, error)
-            return
-        for (job, _), result in zip(encoded, results, strict=True):
-            if isinstance(result, Exception):
-                fail(job.future, result)
-            else:
-                resolve(job.future, result)
+            results = [error] * len(jobs)
+        settle([(job.future, result) for job, result in zip(jobs, results, strict=True)])
 
 
 def parents_first(jobs: list[Job]) -> list[Job]:
     """The jobs in their order, but a span never before its parent, where both are among them."""
-    waiting = {job.draft.id: job for job in jobs if job.draft.id}
-    if not any(job.draft.parent is not None and job.draft.parent.id in waiting for job in jobs):
+    waiting = {job.span.row["id"]: job for job in jobs if job.span is not None}
+    if not any(parent_of(job) in waiting for job in jobs):
         return jobs
     ordered: dict[int, Job] = {}
     for job in jobs:
         line = [job]
-        while (parent := line[-1].draft.parent) is not None and (before := waiting.pop(parent.id, None)):
+        while (parent := parent_of(line[-1])) is not None and (before := waiting.pop(parent, None)):
             line.append(before)
         ordered |= {id(job): job for job in reversed(line) if id(job) not in ordered}
     return list(ordered.values())
 
 
-MARKER = SpanDraft(rollout_id="", policy_id="", started_at=0.0, ended_at=0.0, request=b"")
-"""The draft of ``drain``: is never written."""
+def parent_of(job: Job) -> str | None:
+    """Id of the span that the job's is stored as a change of."""
+    return None if job.span is None else job.span.row["parent_id"]
+
+
 EMPTY = SpanSummary("", "", "", False, None, None, None, None)
+"""What ``drain`` is told."""
 
 
 def write_spans(
@@ -178,7 +197,7 @@ def write_spans(
 
 
 def insert_batch(conn: Connection, spans: list[EncodedSpan], guard_s: float) -> list[SpanSummary | Exception]:
-    """Insert the spans with two statements, their blobs first."""
+    """Insert the spans, their blobs first."""
     states = read_states(conn, spans)
     clocks = read_clocks(conn, spans)
     results: list[SpanSummary | Exception] = []
@@ -193,8 +212,8 @@ def insert_batch(conn: Connection, spans: list[EncodedSpan], guard_s: float) -> 
         results.append(summary)
         blobs |= {blob["hash"]: blob for blob in span.blobs}
     if rows:
-        conn.execute(ignoring_insert(conn, Blob), [blobs[digest] for digest in sorted(blobs)])
-        conn.execute(insert(Span), rows)
+        insert_rows(conn, Blob, [blobs[digest] for digest in sorted(blobs)], ignore=True)
+        insert_rows(conn, Span, rows)
     return results
 
 
@@ -209,7 +228,7 @@ def insert_one_by_one(
     results: list[SpanSummary | Exception] = []
     for span in spans:
         if span.row["id"] in there:
-            results.append(replace(read_summary(conn, span.row["id"]), parent=parent_of(span)))
+            results.append(replace(read_summary(conn, span.row["id"]), parent=span.parent))
             continue
         if not has_parent(conn, span):
             span = encode_draft(replace(span.draft, id=span.row["id"], parent=None))
@@ -242,11 +261,36 @@ def refusal(span: EncodedSpan, error: Exception) -> SpanlogError:
     return refused
 
 
+# Built once: building a statement costs more than running it.
+STATES = (
+    select(Rollout.id, Rollout.state)
+    .where(Rollout.id.in_(bindparam("ids", expanding=True)))
+    .order_by(Rollout.id)
+    .with_for_update(read=True)
+)
+ENGINES = (
+    select(Engine.id)
+    .where(Engine.id.in_(bindparam("ids", expanding=True)))
+    .order_by(Engine.id)
+    .with_for_update(read=True)
+)
+LAST_BEFORE = (
+    select(func.coalesce(func.max(EngineSwap.begin_at), bindparam("since")))
+    .where(EngineSwap.engine_id == bindparam("engine"), EngineSwap.begin_at <= bindparam("since"))
+    .scalar_subquery()
+)
+CLOCK = (
+    select(Engine.version, *EngineSwap.__table__.columns[2:])
+    .outerjoin(EngineSwap, (EngineSwap.engine_id == Engine.id) & (EngineSwap.begin_at >= LAST_BEFORE))
+    .where(Engine.id == bindparam("engine"))
+    .order_by(EngineSwap.begin_at)
+)
+
+
 def read_states(conn: Connection, spans: list[EncodedSpan]) -> dict[str, str]:
     """States of the rollouts, share-locked: none can end between this and the commit."""
     ids = {span.draft.rollout_id for span in spans}
-    query = select(Rollout.id, Rollout.state).where(Rollout.id.in_(ids)).order_by(Rollout.id)
-    return {row.id: row.state for row in conn.execute(query.with_for_update(read=True))}
+    return {row.id: row.state for row in conn.execute(STATES, {"ids": list(ids)})}
 
 
 def read_clocks(conn: Connection, spans: list[EncodedSpan]) -> dict[str | None, EngineClock]:
@@ -263,25 +307,13 @@ def read_clocks(conn: Connection, spans: list[EncodedSpan]) -> dict[str | None, 
     if not since:
         return {}
     if conn.dialect.name != "sqlite":
-        locked = select(Engine.id).where(Engine.id.in_(since)).order_by(Engine.id)
-        conn.execute(locked.with_for_update(read=True))
+        conn.execute(ENGINES, {"ids": list(since)})
     return {engine_id: read_clock(conn, engine_id, moment) for engine_id, moment in since.items()}
 
 
 def read_clock(conn: Connection, engine_id: str, since: float) -> EngineClock:
     """One engine's clock from the last swap that began before ``since``; an engine that is gone has no version."""
-    last_before = (
-        select(func.coalesce(func.max(EngineSwap.begin_at), since))
-        .where(EngineSwap.engine_id == engine_id, EngineSwap.begin_at <= since)
-        .scalar_subquery()
-    )
-    query = (
-        select(Engine.version, *EngineSwap.__table__.columns[2:])
-        .outerjoin(EngineSwap, (EngineSwap.engine_id == Engine.id) & (EngineSwap.begin_at >= last_before))
-        .where(Engine.id == engine_id)
-        .order_by(EngineSwap.begin_at)
-    )
-    rows: list[Any] = list(conn.execute(query))
+    rows: list[Any] = list(conn.execute(CLOCK, {"engine": engine_id, "since": since}))
     version = rows[0].version if rows else None
     return EngineClock(version, [row for row in rows if row.begin_at is not None])
 
@@ -304,13 +336,27 @@ def read_summary(conn: Connection, span_id: str) -> SpanSummary:
     return SpanSummary(*row[:5], ints(row.version_low), ints(row.version_high), row.oldest_version)
 
 
-def resolve(future: Future[SpanSummary], summary: SpanSummary) -> None:
-    """Give the result to whoever waits; a caller that has cancelled is not there to hear."""
-    with contextlib.suppress(Exception):
-        future.set_result(summary)
+def settle(outcomes: Sequence[tuple[Waiting, SpanSummary | BaseException]]) -> None:
+    """Give results and failures to those who wait; a caller that has cancelled is not there to hear."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Waiting, SpanSummary | BaseException]]] = {}
+    for future, outcome in outcomes:
+        if isinstance(future, asyncio.Future):
+            by_loop.setdefault(future.get_loop(), []).append((future, outcome))
+        else:
+            tell(future, outcome)
+    for loop, told in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(tell_all, told)
 
 
-def fail(future: Future[SpanSummary], error: BaseException) -> None:
-    """Give the failure to whoever waits."""
-    with contextlib.suppress(Exception):
-        future.set_exception(error)
+def tell_all(outcomes: Sequence[tuple[Waiting, SpanSummary | BaseException]]) -> None:
+    for future, outcome in outcomes:
+        tell(future, outcome)
+
+
+def tell(future: Waiting, outcome: SpanSummary | BaseException) -> None:
+    with contextlib.suppress(InvalidStateError, asyncio.InvalidStateError):  # cancelled
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

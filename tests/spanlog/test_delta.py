@@ -15,7 +15,7 @@ from sqlalchemy import event
 from spanlog import delta
 from spanlog.database import Database
 from spanlog.delta import EMPTY, NOTHING, Document, Parent
-from spanlog.drafts import encode_draft, parent_of
+from spanlog.drafts import encode_draft
 from spanlog.models import Span
 from spanlog.records import SpanRecord, parent_of_record, read_chain, read_parent, read_spans
 from spanlog.writer import SpanWriter, write_spans
@@ -175,9 +175,9 @@ def test_odd_bodies(world: World, raw: bytes) -> None:
 def test_a_parent_that_is_not_there_costs_only_room(world: World) -> None:
     rollout, other = running(world), running(world)
     body = to_bytes(first_body("chat", "hello", {}))
-    ghost = parent_of(encode_draft(world.draft(rollout, request=body)))
-    foreign = parent_of(encode_draft(world.draft(other, request=body, id=f"spn_{other}")))
-    itself = parent_of(encode_draft(world.draft(rollout, request=body, id=f"spn_{rollout}")))
+    ghost = encode_draft(world.draft(rollout, request=body)).parent
+    foreign = encode_draft(world.draft(other, request=body, id=f"spn_{other}")).parent
+    itself = encode_draft(world.draft(rollout, request=body, id=f"spn_{rollout}")).parent
     drafts = [
         world.draft(other, request=body, id=f"spn_{other}"),
         world.draft(rollout, request=body, parent=ghost),
@@ -202,7 +202,7 @@ def test_a_parent_of_the_same_commit(world: World) -> None:
     draft = world.draft(rollout, id=f"spn_{rollout}_0")
     children = []
     for index in range(1, 4):
-        parent = parent_of(encode_draft(draft))
+        parent = encode_draft(draft).parent
         draft = world.draft(rollout, id=f"spn_{rollout}_{index}", parent=parent)
         children.append(draft)
     first = world.draft(rollout, id=f"spn_{rollout}_0")
@@ -304,7 +304,7 @@ def test_a_deep_chain_is_one_query(world: World) -> None:
             received_at=None,
         )
         batch.append(encode_draft(draft))
-        parent, last = parent_of(batch[-1]), draft.id
+        parent, last = batch[-1].parent, draft.id
     for start in range(0, DEEP, 200):
         write_spans(world.database, batch[start : start + 200], 0.0)
     queries: list[str] = []
