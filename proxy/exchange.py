@@ -260,7 +260,7 @@ class Exchange:
             )
             return False
         metrics.commit_latency.observe(time.monotonic() - before)
-        metrics.spans.labels(status, summary.untrainable_reason or "").inc()
+        metrics.count_span(status, summary.untrainable_reason)
         return True
 
     async def _release(self, out: Outlet, held: bytes) -> None:

@@ -54,6 +54,28 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._calls: dict[tuple[bool, int], Counter] = {}
+        self._latencies: dict[bool, Histogram] = {}
+        self._spans: dict[tuple[str, str | None], Counter] = {}
+
+    # Children are kept: looking one up by its labels costs more than counting.
+
+    def count_call(self, stream: bool, http_status: int, seconds: float) -> None:
+        calls = self._calls.get((stream, http_status))
+        if calls is None:
+            calls = self._calls[stream, http_status] = self.calls.labels(_word(stream), http_status)
+        latency = self._latencies.get(stream)
+        if latency is None:
+            latency = self._latencies[stream] = self.latency.labels(_word(stream))
+        calls.inc()
+        latency.observe(seconds)
+
+    def count_span(self, status: str, reason: str | None) -> None:
+        spans = self._spans.get((status, reason))
+        if spans is None:
+            spans = self._spans[status, reason] = self.spans.labels(status, reason or "")
+        spans.inc()
+
     def watch_queue(self, depth: Callable[[], int]) -> None:
         Gauge(
             "singletree_span_queue_depth", "Spans waiting for their commit.", registry=self.registry
@@ -68,6 +90,10 @@ class Metrics:
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _word(stream: bool) -> str:
+    return "true" if stream else "false"
 
 
 class _EngineCollector(Collector):

@@ -18,13 +18,19 @@ LABELS = (
     b"x-openai-subagent",  # codex: the sort of sub-agent, where it sends no thread-id
 )
 """Header names, the one to prefer first."""
+_LABELS = frozenset(LABELS)
 MOST = 200
 """Characters kept of a label; real ones have about 40."""
 
 
 def thread_of(headers: Headers) -> str | None:
     """The label, or null where the harness sends none. ``headers`` have lower-case names, as ASGI servers give them."""
-    sent = dict(reversed([(name, value) for name, value in headers if name in LABELS]))
+    sent: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _LABELS:
+            sent.setdefault(name, value)
+    if not sent:
+        return None
     for name in LABELS:
         if label := sent.get(name, b"").decode("latin-1").strip()[:MOST]:
             return label

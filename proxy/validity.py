@@ -50,6 +50,8 @@ def check_logprobs(logprobs: Sequence[float | None]) -> str | None:
         values = np.asarray(logprobs, dtype=np.float64)
     except (TypeError, ValueError):
         return "logprob_not_finite"
+    if not values.size or (values.max() <= HIGHEST_LOGPROB and values.min() > LOWEST_LOGPROB):
+        return None  # NaN is neither
     if not np.isfinite(values).all():
         return "logprob_not_finite"
     if (values > HIGHEST_LOGPROB).any():

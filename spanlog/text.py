@@ -9,6 +9,8 @@ from typing import Any
 
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 REPLACEMENT = "�"
+PLAIN = frozenset({str, int, bool, type(None)})
+"""Types that hold no number that is not finite."""
 
 
 def storable(value: Any) -> Any:
@@ -27,8 +29,10 @@ def storable(value: Any) -> Any:
 
 def finite(value: Any) -> Any:
     """``value`` (a JSON value) with null for each number that is NaN or infinite."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: item if type(item) in PLAIN else finite(item) for key, item in value.items()}
     if isinstance(value, list):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -43,9 +43,9 @@ GUARD_S = 0.05
 """How long after a swap's end a token may come that waited in a buffer since before its begin [I2]."""
 
 
-LARGE_BATCH = 8
+LARGE_BATCH = 3
 """Spans of a commit after which the writer pauses."""
-PAUSE_S = 0.005
+PAUSE_S = 0.01
 
 Waiting = Future[SpanSummary] | asyncio.Future[SpanSummary]
 

@@ -97,10 +97,8 @@ class DataPlane:
             exchange.http_status = refusal.status
             raise
         finally:
-            stream = "true" if call.stream else "false"
             services.metrics.in_flight.dec()
-            services.metrics.calls.labels(stream, exchange.http_status).inc()
-            services.metrics.latency.labels(stream).observe(time.monotonic() - started)
+            services.metrics.count_call(call.stream, exchange.http_status, time.monotonic() - started)
 
 
 def _internal(caller: Caller) -> Refusal:
