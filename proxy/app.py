@@ -133,6 +133,7 @@ async def _lifespan(control: FastAPI) -> AsyncIterator[None]:
             await services.watch.close()
         finally:
             await asyncio.to_thread(services.writer.close)
+            await asyncio.to_thread(services.histories.close)
 
 
 def _make_services(settings: Settings, database: Database) -> Services:

@@ -22,7 +22,8 @@ from spanlog.canonical import context_hashes, context_key, extend_hash
 from spanlog.database import Database
 from spanlog.delta import Parent
 from spanlog.errors import SpanlogError
-from spanlog.matching import Candidate, choose, echoed, find_candidates
+from spanlog.finder import Finder
+from spanlog.matching import Candidate, choose, echoed
 from spanlog.records import read_parent
 from spanlog.states import History
 
@@ -73,6 +74,7 @@ class Histories:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._finder = Finder(database)
         self._parents: OrderedDict[str, Parent] = OrderedDict()
         self._last: dict[str, str] = {}
         self._bytes = 0
@@ -88,11 +90,22 @@ class Histories:
             return Match(hashes)
         longest_first = [hashes[index] for index in reversed(replies)]
         try:
-            return await asyncio.to_thread(self._find, rollout_id, hashes, longest_first, messages)
+            found = await self._finder.find(rollout_id, longest_first)
+            candidate = choose(found, longest_first, echoed(messages))
+            if candidate is None:
+                last = self._last.get(rollout_id)
+                return Match(hashes, parent=self._parents.get(last) if last else None, fork_cause=UNMATCHED)
+            parent = self._parents.get(candidate.id) or await asyncio.to_thread(self._read, candidate.id)
         except SpanlogError as error:
             raise Refusal(
                 503, f"The span log cannot be read: {error}", code="span_log", retry_after=1
             ) from error
+        if parent is None:
+            return Match(hashes, fork_cause=UNMATCHED)
+        return Match(hashes, parent, candidate, hashes.index(candidate.context_hash) + 1)
+
+    def close(self) -> None:
+        self._finder.close()
 
     def remember(self, parent: Parent) -> None:
         """Keeps a turn that was just committed, or read."""
@@ -108,20 +121,9 @@ class Histories:
             if self._last.get(old.rollout_id) == old.id:
                 del self._last[old.rollout_id]
 
-    def _find(
-        self, rollout_id: str, hashes: list[str], longest_first: list[str], messages: list[dict[str, Any]]
-    ) -> Match:
+    def _read(self, span_id: str) -> Parent | None:
         with self._database.read() as conn:
-            found = find_candidates(conn, rollout_id, longest_first)
-            candidate = choose(found, longest_first, echoed(messages))
-            if candidate is None:
-                last = self._last.get(rollout_id)
-                return Match(hashes, parent=self._parents.get(last) if last else None, fork_cause=UNMATCHED)
-            parent = self._parents.get(candidate.id) or read_parent(conn, candidate.id)
-        upto = hashes.index(candidate.context_hash) + 1
-        if parent is None:
-            return Match(hashes, fork_cause=UNMATCHED)
-        return Match(hashes, parent, candidate, upto)
+            return read_parent(conn, span_id)
 
 
 async def exact_prompt(

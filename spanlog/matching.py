@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select, tuple_
 
 from spanlog.blobs import unpack
 from spanlog.canonical import call_ids, canonical_calls, is_reply, reply_reasoning, reply_text
@@ -58,39 +58,55 @@ def echoed(messages: Sequence[Mapping[str, Any]]) -> list[Echo]:
     return [read_echo(message) for message in reversed(messages) if is_reply(message)]
 
 
-def find_candidates(conn: Connection, rollout_id: str, hashes: Sequence[str]) -> list[Candidate]:
-    """Turns of the rollout with one of these context hashes (longest history first) that can be continued.
+Wanted = tuple[str, Sequence[str]]
+"""A rollout and context hashes, those of the longest history first."""
 
-    Those are replies that went well, in time, whose tokens are known. One query; a second where none of the ``FIRST``
-    hashes was recorded.
+
+def find_candidates(conn: Connection, wanted: Sequence[Wanted]) -> list[list[Candidate]]:
+    """For each of ``wanted``: turns of the rollout with one of these context hashes that can be continued.
+
+    Those are replies that went well, in time, whose tokens are known. One query for all; another for each
+    of whose ``FIRST`` hashes none was recorded.
     """
-    return _find(conn, rollout_id, hashes[:FIRST]) or _find(conn, rollout_id, hashes[FIRST:LAST])
+    found = _find(conn, [(rollout, hashes[:FIRST]) for rollout, hashes in wanted])
+    for place, (rollout, hashes) in enumerate(wanted):
+        if not found[place] and len(hashes) > FIRST:
+            found[place] = _find(conn, [(rollout, hashes[FIRST:LAST])])[0]
+    return found
 
 
-def _find(conn: Connection, rollout_id: str, hashes: Sequence[str]) -> list[Candidate]:
-    if not hashes:
-        return []
-    query = (
-        select(
-            Span.id,
-            Span.context_hash,
-            Span.ended_at,
-            Span.finish_reason,
-            Span.stop_reason,
-            Blob.codec,
-            Blob.data,
-        )
-        .outerjoin(Blob, Blob.hash == Span.reply_hash)
-        .where(
-            Span.rollout_id == rollout_id,
-            Span.context_hash.in_(hashes),
-            Span.status == SpanStatus.OK,
-            Span.delivery.not_in((Delivery.LATE, Delivery.ABORTED)),
-            Span.prompt_tokens.is_not(None),
-            Span.completion_tokens.is_not(None),
-        )
+# Built once: building it costs more than running it.
+_QUERY = (
+    select(
+        Span.rollout_id,
+        Span.id,
+        Span.context_hash,
+        Span.ended_at,
+        Span.finish_reason,
+        Span.stop_reason,
+        Blob.codec,
+        Blob.data,
     )
-    return [_candidate(row) for row in conn.execute(query)]
+    .outerjoin(Blob, Blob.hash == Span.reply_hash)
+    .where(
+        tuple_(Span.rollout_id, Span.context_hash).in_(bindparam("wanted", expanding=True)),
+        Span.status == SpanStatus.OK,
+        Span.delivery.not_in((Delivery.LATE, Delivery.ABORTED)),
+        Span.prompt_tokens.is_not(None),
+        Span.completion_tokens.is_not(None),
+    )
+)
+
+
+def _find(conn: Connection, wanted: Sequence[Wanted]) -> list[list[Candidate]]:
+    asked = {(rollout, hash) for rollout, hashes in wanted for hash in hashes}
+    by_hash: dict[tuple[str, str], list[Candidate]] = {}
+    if asked:
+        for row in conn.execute(_QUERY, {"wanted": list(asked)}):
+            by_hash.setdefault((row.rollout_id, row.context_hash), []).append(_candidate(row))
+    return [
+        [one for hash in hashes for one in by_hash.get((rollout, hash), ())] for rollout, hashes in wanted
+    ]
 
 
 def _candidate(row: Any) -> Candidate:

@@ -143,9 +143,14 @@ def test_turns_are_found_by_hash_with_what_the_choice_needs(world: World) -> Non
     assert not [bad for bad in write_spans(world.database, encoded, 0.2) if isinstance(bad, Exception)]
     ids = [span.row["id"] for span in encoded]
     with world.database.read() as conn:
-        whole, bare = sorted(find_candidates(conn, one, [wanted]), key=lambda found: ids.index(found.id))
-        far = find_candidates(conn, one, [*(f"x{number}" for number in range(FIRST)), wanted])
-        assert find_candidates(conn, one, []) == []
+        whole, bare = sorted(
+            find_candidates(conn, [(one, [wanted])])[0], key=lambda found: ids.index(found.id)
+        )
+        unknown = [f"x{number}" for number in range(FIRST)]
+        far, none, elsewhere = find_candidates(
+            conn, [(one, [*unknown, wanted]), (one, []), (other, [wanted])]
+        )
+    assert none == [] and [found.id for found in elsewhere] == [ids[1]]
     assert whole == Candidate(ids[0], wanted, read_echo(said), START + 1, None, None)
     assert (bare.id, bare.reply) == (ids[7], Echo())
     assert {found.id for found in far} == {ids[0], ids[7]}
