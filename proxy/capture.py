@@ -128,8 +128,7 @@ class Capture:
             self.completion_ids += ids
         content = (choice.get("logprobs") or {}).get("content")
         if content:
-            for entry in content:
-                self.logprobs.append(entry["logprob"])
+            self.logprobs += [entry["logprob"] for entry in content]
         return len(ids) if ids else 0
 
     def _take_end(self, choice: dict[str, Any]) -> None:

@@ -78,18 +78,18 @@ def apply_training(request: Mapping[str, Any], policy_sampling: Mapping[str, Any
         name: policy_sampling[name] for name in DEFAULT_SAMPLING if name in policy_sampling
     }
     sampling["min_p"] = 0.0
-    body = {name: value for name, value in request.items() if name not in STRIPPED_FIELDS}
-    stripped = {name for name in request if name in STRIPPED_FIELDS}
+    stripped = request.keys() & STRIPPED_FIELDS
+    body = {name: value for name, value in request.items() if name not in stripped}
     stripped |= {name for name, value in sampling.items() if request.get(name) not in (None, value)}
     body |= sampling
     if body.get("parallel_tool_calls") not in (None, True):  # false, as vLLM reads it, makes it add a grammar
         del body["parallel_tool_calls"]
         stripped.add("parallel_tool_calls")
-    if isinstance(tools := body.get("tools"), list):
-        loose = [_without_strict(tool) for tool in tools]
-        if loose != tools:  # strict makes vLLM add a grammar, even under tool_choice auto
-            body["tools"] = loose
-            stripped.add("tools.strict")
+    if isinstance(tools := body.get("tools"), list) and any(map(_is_strict, tools)):
+        body["tools"] = [
+            _without_strict(tool) for tool in tools
+        ]  # vLLM adds a grammar, even under tool_choice auto
+        stripped.add("tools.strict")
     return Contract(body, sampling, sorted(stripped), untrainable_reason(request))
 
 
@@ -130,6 +130,13 @@ def untrainable_reason(request: Mapping[str, Any]) -> str | None:
 def has_media(request: Mapping[str, Any]) -> bool:
     """Whether a message holds anything but text."""
     return any(_has_media(message) for message in request.get("messages") or ())
+
+
+def _is_strict(tool: Any) -> bool:
+    if not isinstance(tool, dict):
+        return False
+    function = tool.get("function")
+    return "strict" in tool or (isinstance(function, dict) and "strict" in function)
 
 
 def _without_strict(tool: Any) -> Any:
